@@ -1,6 +1,6 @@
 """Fixtures every test may use: a private home folder, a tiny task in BEIR's layout, and the command in-process or as its own process."""
 
-import contextlib, http.server, json, multiprocessing.util, os, re, signal, socket, subprocess, sys, tempfile, threading, time, zlib
+import contextlib, html.parser, http.server, json, multiprocessing.util, os, re, signal, socket, subprocess, sys, tempfile, threading, time, zlib
 from collections import namedtuple
 from pathlib import Path
 import pytest
@@ -151,6 +151,44 @@ def refused(ran, *patterns):
     for pattern in patterns:
         assert re.search(pattern, said[-1]), f'{pattern!r} is not in {said[-1]!r}'
     return said[-1]
+
+
+def refuses(call, *said):
+    "An error of one line that says all of it."
+    with pytest.raises(core.MedirError) as error:
+        call()
+    assert '\n' not in str(error.value) and all(part in str(error.value) for part in said), str(error.value)
+
+
+class Page(html.parser.HTMLParser):
+    "The elements of an HTML page with their attributes, its texts, and whether everything is closed."
+
+    def __init__(self, page):
+        super().__init__(convert_charrefs=True)
+        self.elements, self.texts, self.open, self.listings = [], [], [], []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag not in ('meta', 'img', 'br', 'link', 'input', 'hr'):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag, tag
+
+    def handle_data(self, data):
+        if self.open[-1:] == ['pre']:
+            self.listings.append(data)
+        if self.open[-1:] != ['style']:
+            self.texts.append(data)
+
+    def named(self, tag):
+        return [attrs for name, attrs in self.elements if name == tag]
+
+    @property
+    def text(self):
+        return ' '.join(' '.join(self.texts).split())
 
 
 @pytest.fixture(scope='session', autouse=True)

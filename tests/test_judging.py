@@ -4,14 +4,15 @@ import html, itertools, json, os, random, re, signal, subprocess, sys, time
 from collections import Counter
 from dataclasses import replace
 import numpy as np, pandas as pd, pytest
-from conftest import ASKED, DOCUMENTS, FOUND, write_lines
+from conftest import ASKED, DOCUMENTS, FOUND, refuses as refused, write_lines
 from medir_nb.judging import AnnotationSession, answered_quality, benchmark_task, build_benchmark, build_cmirb
-from medir_nb.judging import candidate_systems, check_independent, check_votes, cohen_table, collect_votes, consensus
-from medir_nb.judging import decisions, fault_counts, fleiss, gather_votes, gold_labels, gold_quality, judge_pairs
-from medir_nb.judging import judges_from, kappa_of, label_power, label_widget, make_pool, ModelJudge, overrule
-from medir_nb.judging import read_grades, read_labels, read_pool, read_queries, read_review, read_sheet, read_votes
-from medir_nb.judging import reranking_task, Roles, SCALE, scores_under, sheet_records, StudyFolder, SynonymEntry
-from medir_nb.judging import tau_by_pairs, tau_interval, write_review, write_sheet, write_task
+from medir_nb.judging import candidate_systems, check_independent, check_votes, cohen_table, collect_votes
+from medir_nb.judging import consensus, decisions, fault_counts, fleiss, gather_votes, gold_labels, gold_quality
+from medir_nb.judging import judge_pairs, judges_from, kappa_of, label_power, label_widget, make_pool
+from medir_nb.judging import ModelJudge, overrule, read_grades, read_labels, read_pool, read_queries
+from medir_nb.judging import read_review, read_sheet, read_votes, reranking_task, Roles, SCALE, scores_under
+from medir_nb.judging import sheet_records, StudyFolder, SynonymEntry, tau_by_pairs, tau_interval
+from medir_nb.judging import write_review, write_sheet, write_task
 from medir_nb.judging.labels import agreement_of
 from medir_nb.judging.building import Benchmark
 from medir_nb.judging.cmirb import shortlists, verified_matches
@@ -27,13 +28,6 @@ from medir_nb.trainer import Candidate
 from medir_nb.retrieval import models_of, search
 from medir_nb.judging.study_folder import NothingRelevant
 from medir_nb.judging.sheets import COLUMNS, informative_first, pool_settings
-
-
-def refused(call, *said):
-    "An error of one line that says all of it."
-    with pytest.raises(MedirError) as error:
-        call()
-    assert '\n' not in str(error.value) and all(part in str(error.value) for part in said), str(error.value)
 
 
 def votes_of(table, query='q1'):

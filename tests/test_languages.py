@@ -191,7 +191,12 @@ SENTENCES = [
     ('en', 'benefit over placebo', 'Smith et al. found no benefit vs. placebo.', 'E. coli grew.'),
     ('en', 'dose of apixaban', '\ndrug | dose\n', 'apixaban | 2.5 mg'),
     ('en', 'of what nothing is said', '', ''),
-    ('de', 'Welche Symptome hat das Virus?', 'Symptome sind Husten und Fieber.', 'Symptome enden. Welche Region hat das?'),
+    (
+        'de',
+        'Welche Symptome hat das Virus?',
+        'Symptome sind Husten und Fieber.',
+        'Symptome enden. Welche Region hat das?',
+    ),
     ('en', 'what signs has gout?', 'Signs of gout: pain and heat.', 'No signs. What is known of gout?'),
 ]
 

@@ -1,27 +1,29 @@
 "The papers' printed cells beside measured ones: rows, means, verdicts, claims, speeds and figures; and what the stored pages hold."
 
-import html, itertools, json, re
+import html, itertools, json, re, subprocess, sys
 from dataclasses import replace
 from pathlib import Path
-import numpy as np, pandas as pd, pytest, yaml
+import numpy as np, pandas as pd, pytest
 from medir_nb.core import MedirError, read_yaml, registry, rows as more_rows, to_markdown
 from medir_nb.data import load_task, task_from_frames
-from medir_nb.evaluator import Scores, Speed, score_run
+from medir_nb.evaluator import Scores, Speed
 from medir_nb.papers import Ledger, Switch, SwitchKey, audit, beside_speeds, case_instructions
 from medir_nb.papers import experiment, gain_figure, leave_one_out, long_name, means_of
 from medir_nb.papers import paper_tasks, printed_cases, printed_expression
 from medir_nb.papers import printed_speeds, published, recomputed_means
 from medir_nb.papers import save_figure, setting_switches, speed_caveat, task_table, task_tests
 from medir_nb.papers import throughput_figure, with_means, worth_table
+from medir_nb.papers.audits import claims_on_cells
+from medir_nb.papers.independent import independent_results, independent_verdict, ranking_agreement, second_ranking
+from medir_nb.papers.independent import with_independent
 from medir_nb.retrieval import parse, pending
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted((ROOT / 'nbs/papers').glob('*.ipynb'))
 R2MED, CMIRB = paper_tasks('r2med'), paper_tasks('automir')
 
 
 def preset(name):
-    return yaml.safe_load((ROOT / f'params/{name}.yaml').read_text(encoding='utf-8'))
+    return read_yaml(ROOT / f'params/{name}.yaml')
 
 
 def of_r2med(table, **more):
@@ -300,20 +302,6 @@ def test_a_table_is_laid_out_before_anything_ran(paper, table, cells):
 # ---------------------------------------------------------------- tests and claims
 
 
-def runs(name, count):
-    "Scores of some runs on a small task."
-    docs = pd.DataFrame({'id': ['d1', 'd2', 'd3'], 'text': ['a b', 'c', 'd']})
-    queries = pd.DataFrame({'id': ['q1', 'q2'], 'text': ['a', 'c']})
-    judged = pd.DataFrame({'query_id': ['q1', 'q2'], 'doc_id': ['d1', 'd2'], 'relevance': [1, 1]})
-    task = task_from_frames(docs, queries, judged, name=name)
-    scores = []
-    for i in range(count):
-        found = [(query, doc, float(-((j + i) % 3))) for query in ('q1', 'q2') for j, doc in enumerate(docs.id)]
-        run = pd.DataFrame(found, columns=['query_id', 'doc_id', 'score'])
-        scores.append(score_run(task, run, ['RR@3'], system=f's{i}'))
-    return scores
-
-
 def test_seeds_of_a_name_are_one_system(capsys):
     named = {'alone': ['bm25'], 'both': ['bm25(k1=0.9)', 'bm25(k1=2)', 'no-such-model'], 'none': ['no-such-model']}
     run = experiment(['hpo-lay'], named, limit=60)
@@ -462,12 +450,6 @@ def test_printed_cases_name_tasks_and_their_own_instructions():
 # ---------------------------------------------------------------- figures
 
 
-def drawn(tmp_path, data, draw):
-    figure = draw(save_figure('f', data, draw, tmp_path).csv)
-    figure.canvas.draw()
-    return figure
-
-
 def test_the_same_data_is_the_same_picture_and_no_data_is_none(tmp_path):
     rows = [(p, r, f'{n} ×', d) for p, d in (('A', 0.1), ('B', -0.1)) for r in ('bm25', 'minilm') for n in (1, 3)]
     data = pd.DataFrame(rows, columns=['panel', 'row', 'column', 'difference'])
@@ -485,7 +467,8 @@ def test_names_stand_at_their_marks_and_cover_no_other(tmp_path):
     data = pd.DataFrame(rows, columns=['system', 'queries_per_second', 'value']).assign(kind='symmetric', measure='m')
     rate, value = data.queries_per_second, data.value
     data = data.assign(least=rate - 2, most=rate + 2, low=value - 0.01, high=value + 0.01)
-    figure = drawn(tmp_path, data, throughput_figure)
+    figure = throughput_figure(save_figure('f', data, throughput_figure, tmp_path).csv)
+    figure.canvas.draw()
     words = [note for note in figure.axes[0].texts if note.get_text()]
     from matplotlib.text import Text
 
@@ -513,7 +496,7 @@ def texts(cell):
         yield ''.join(output.get('text', ()))
 
 
-@pytest.mark.parametrize('path', PAGES, ids=lambda path: path.stem)
+@pytest.mark.parametrize('path', sorted((ROOT / 'nbs/papers').glob('*.ipynb')), ids=lambda path: path.stem)
 def test_a_stored_page_shows_tests_and_names_no_machine(path):
     own = re.compile(r'(?<!M)RR@|(?<!M)AP@|R\(rel|nDCG\(gains')  # names of ir_measures
     for cell in code_cells(path):
@@ -568,9 +551,6 @@ def test_a_row_of_efficiency_says_what_stands_beside_it():
         assert row['met'] == (('yes' if met else 'no') if sign else ''), row['what']
 
 
-LEAST_GAIN = 0.30  # nDCG@10 from the untrained decoder to both stages
-
-
 @pytest.mark.parametrize('split', ['', ', train-kin'])
 def test_a_decoder_became_a_retriever_on_both_splits(split):
     "On held-out wordings, three seeds, beside systems that need no training; intervals do not touch."
@@ -578,7 +558,7 @@ def test_a_decoder_became_a_retriever_on_both_splits(split):
     scores = stored[stored.measure == 'nDCG@10'].set_index('system')
     before, after = scores.loc['untrained'], scores.loc[f'both stages{split}']
     assert {'bm25(bm25s)', 'minilm', 'mpnet'} <= set(scores.index) and before.n_queries == after.n_queries == 200
-    assert after.value - before.value >= LEAST_GAIN and after.low > before.high
+    assert after.value - before.value >= 0.30 and after.low > before.high
     table = (ROOT / 'figures/bmretriever_training_tables.md').read_text(encoding='utf-8')
     [row] = [line.split('|') for line in table.splitlines() if line.startswith(f'| hpo-lay | both stages{split} ')]
     assert f'{after.value:.3f}' in row[3] and row[10].strip() == '3'
@@ -605,3 +585,106 @@ def test_the_self_learning_demo_replays_both_generators(home):
     for generator in (demo['generator'], demo['given_generator']):
         assert pending(f'minilm+hyde({generator},{demo["expansion"]})', task)['to_generate'] == 0
     assert pending(f'minilm+hyde({demo["generator"]},max_tokens=95)', task)['to_generate'] == len(task.queries)
+
+
+# ---------------------------------------------------------------- second numbers: what others measured beside what is printed
+
+
+def beside(paper, table, **filters):
+    cells = published(paper, table, **filters)
+    return with_independent(cells.assign(expression=[printed_expression(cell) for cell in cells.itertuples()]))
+
+
+def test_r2meds_systems_agree_as_often_as_was_counted_by_hand():
+    cells = beside('r2med', 'base', retriever=['bge', 'e5', 'sfr', 'grit'])
+    cells = cells[cells.task.str.startswith('r2med-')]
+    counts = cells.groupby(['retriever', 'independent_verdict']).size().unstack(fill_value=0)
+    counted = counts[['confirmed', 'near', 'differs']].T.to_dict('list')
+    assert counted == {'bge': [160, 0, 0], 'e5': [2, 26, 132], 'grit': [4, 41, 115], 'sfr': [0, 26, 134]}
+
+
+@pytest.mark.parametrize(
+    ('retriever', 'task', 'printed', 'independent'),
+    [('sfr', 'r2med-pmc-treatment', 0.442, 0.336), ('grit', 'r2med-pmc-clinical', 0.371, 0.277)],
+)
+def test_the_largest_differences_are_found(retriever, task, printed, independent):
+    (cell,) = beside('r2med', 'base', retriever=retriever, task=task, measure='nDCG@10').itertuples()
+    assert (round(cell.value, 3), round(cell.independent, 3)) == (printed, independent)
+    assert cell.independent_verdict == 'differs'
+    assert cell.independent_source.startswith('embeddings-benchmark/results@f4cc6c8:results/')
+
+
+@pytest.mark.parametrize(
+    ('printed', 'independent', 'source', 'differing', 'said'),
+    [
+        (0.345, 0.34549, '', '', 'confirmed'),
+        (0.345, 0.34551, '', '', 'near'),
+        (0.345, 0.3501, '', '', 'differs'),
+        (0.345, 0.345, 'embeddings-benchmark/results@f4cc6c8:results/x.json', '', 'same run'),
+        (0.345, 0.345, '', 'data at 1234567, here 89abcde', 'other revision: confirmed, data at 1234567, here 89abcde'),
+    ],
+)
+def test_what_two_numbers_say(printed, independent, source, differing, said):
+    assert independent_verdict(printed, 0.0005, independent, source, differing) == said
+
+
+def test_no_second_number_where_the_system_is_another():
+    cells = beside('r2med', 'gar', retriever='bge', measure='nDCG@10')
+    assert len(cells) and cells.independent.isna().all()
+    assert beside('r2med', 'base', retriever='bm25').independent.isna().all()
+
+
+def test_a_ranking_changes_with_second_numbers_and_an_equal_one_agrees():
+    cells = beside('r2med', 'base', measure='nDCG@10')
+    cells = cells[cells.task.str.startswith('r2med-')]
+    ranks = second_ranking(cells)
+    assert ranks.loc['grit', ['printed rank', 'second rank']].tolist() == [2, 4]
+    agreement = ranking_agreement(cells, draws=50)
+    assert agreement['low'] <= agreement['tau'] < 1
+    assert ranking_agreement(cells.assign(independent=None), draws=5)['tau'] == 1
+
+
+def result_file(folder, model, task, content):
+    file = folder / 'results' / model / '0123456789abcdef0123456789abcdef01234567' / f'{task}.json'
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(content))
+
+
+def test_a_checkout_is_converted_and_read_from_a_readers_folder(tmp_path, monkeypatch):
+    scores = {'hf_subset': 'default', 'languages': ['eng-Latn'], 'main_score': 0.5, 'ndcg_at_10': 0.5, 'map_at_5': 0.4}
+    new = {'mteb_version': '2.1.0', 'task_name': 'NFCorpus', 'evaluation_time': 1.0, 'dataset_revision': 'f' * 40}
+    new['scores'] = {'test': [scores], 'train': [{**scores, 'ndcg_at_10': 0.9}]}
+    old = {'mteb_version': '1.0.0', 'mteb_dataset_name': 'SciFact', 'dataset_revision': 'e' * 40}
+    old['test'] = {'ndcg_at_10': 0.6, 'evaluation_time': 1.0}
+    checkout = tmp_path / 'checkout'
+    result_file(checkout, 'intfloat__e5-large-v2', 'NFCorpus', new)
+    result_file(checkout, 'intfloat__e5-large-v2', 'SciFact', old)
+    result_file(checkout, 'nobody__knows-it', 'NFCorpus', new)
+    git = ['git', '-C', checkout, '-c', 'user.name=a', '-c', 'user.email=a@b']
+    for command in (['init', '-q'], ['add', '.'], ['commit', '-qm', 'results']):
+        subprocess.run([*git, *command], check=True)
+    target = tmp_path / 'registry' / 'independent' / 'mteb.csv'
+    command = [sys.executable, ROOT / 'tools' / 'convert_independent.py', checkout, target]
+    assert '2 result files, 1 models, 2 tasks' in subprocess.check_output(command, text=True, cwd=ROOT)
+    monkeypatch.setenv('MEDIR_REGISTRY', str(target.parents[1]))
+    results = independent_results()
+    assert results.groupby(['task', 'measure']).value.first().to_dict() == {
+        ('nfcorpus', 'AP@5'): 0.4,
+        ('nfcorpus', 'nDCG@10'): 0.5,
+        ('scifact', 'nDCG@10'): 0.6,
+    }
+
+
+def test_the_packaged_file_is_as_its_readme_says():
+    table = pd.read_csv(ROOT / 'medir_nb' / 'registry' / 'independent' / 'mteb.csv')
+    told = f'{len(table)} result files, {table.model.nunique()} models, {table.task.nunique()} tasks'
+    assert told in (ROOT / 'medir_nb' / 'registry' / 'independent' / 'README.md').read_text()
+
+
+def test_a_claim_that_changes_without_a_task_hangs_on_its_two_cells():
+    on_cells = claims_on_cells('bmretriever')
+    before = on_cells[on_cells.reading == '7B comes before E5-Mistral']
+    assert set(before.task) == {'scifact', 'scidocs'} and before.groupby('task').size().tolist() == [2, 2]
+    assert (before.share == 1).all()
+    among = on_cells[on_cells.reading == 'Grit-LM comes first, before BMRetriever-7B']
+    assert among.groupby('task').share.sum().round(6).eq(2).all() and among.share.min() < 0.1 < 1 == among.share.max()

@@ -1049,7 +1049,8 @@ def test_a_new_kind_is_searched_fused_evaluated_and_planned(letters, beir, tmp_p
     from medir_nb.judging.available_systems import system_kind
     from medir_nb.study.costs import disk_megabytes, price_of, ready_system
     from medir_nb.workbook.board_systems import about_system
-    from medir_nb.workbook.grids import plan_grid
+    from medir_nb.workbook.declared import plan_frame
+    from medir_nb.workbook.grids import grid_rows
 
     task = load_task(str(beir))
     run = search(task, 'letters', 5).run
@@ -1061,7 +1062,7 @@ def test_a_new_kind_is_searched_fused_evaluated_and_planned(letters, beir, tmp_p
     written = write_lines(tmp_path / 'texts.jsonl', [{'id': q, 'hy_doc': 'zzz'} for q in task.queries.ids])
     assert search(task, f'letters+hyde(file:{written})', 5).stats['replayed'] == len(task.queries)
     assert pending('letters', task)['to_encode'] == 0 and models_of('rrf(letters,bm25)') == {'letters', 'bm25'}
-    assert list(plan_grid([str(beir)], ['letters'])['texts to encode']) == [0]
+    assert list(plan_frame(grid_rows([str(beir)], ['letters']))['texts to encode']) == [0]
     speed = system_speed('letters', task, documents=4, queries=2, searched=4)
     assert speed.documents == 4 and speed.query_ms > 0 and speed.tokens != speed.tokens
     assert len(ready_system('letters', task)(task.queries)) and disk_megabytes('letters', task) == 0

@@ -1,11 +1,10 @@
 """From documents to a verdict: a look, queries, what a verdict says, training on a walk, the report; stops, kills and refusals."""
 
 import gzip, json, os, random, re, signal, subprocess, sys, time
-from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
 import numpy as np, pandas as pd, pytest, yaml
-from conftest import DOCUMENTS, write_beir, write_lines
+from conftest import DOCUMENTS, Page, refuses as refused, write_beir, write_lines
 from medir_nb.core import MedirError, checkpoint_record, nothing_leaves, to_markdown, write_json
 from medir_nb.core.files import file_fingerprint, fingerprint
 from medir_nb.core.places import at_home, checkpoint_folder
@@ -27,21 +26,16 @@ from medir_nb.study import adapt, add_log, choose_system, generate_queries, give
 from medir_nb.study import measure_costs, privacy_line, profile_corpus, query_fault, rank_agreement, read_report
 from medir_nb.study import read_verdict, render_report, sample_documents, write_report
 from medir_nb.judging import candidate_systems, note_step, read_queries, recorded_writers, StudyFolder, study_corpus
-from medir_nb.study.adapting import Pace, plan_budget
-from medir_nb.study.costs import Costs
-from medir_nb.study.report import report_sections
-from medir_nb.study.adapting import query_examples
-from medir_nb.judging.study_folder import write_judgements
-from medir_nb.study.verdict import staleness_line, system_waits, verdict_table
-from medir_nb.judging.sheets import agreeing_queries
-from medir_nb.study.quality import measure_quality, study_tasks
-from medir_nb.study.queries import QueryReport
-from medir_nb.study.profile import EncodingSpeed, TokenCoverage, advised_passages
-from medir_nb.study.reading import write_corpus
 from medir_nb.judging.available_systems import pool_systems
-from medir_nb.judging.study_folder import write_toy_walk
-from medir_nb.study.queries import STYLES, shares_run, writer_here
-from medir_nb.study.verdict import decide_from, recommendation_sentence
+from medir_nb.judging.sheets import agreeing_queries
+from medir_nb.judging.study_folder import write_judgements, write_toy_walk
+from medir_nb.study.adapting import Pace, plan_budget, query_examples
+from medir_nb.study.costs import Costs
+from medir_nb.study.profile import EncodingSpeed, TokenCoverage, advised_passages
+from medir_nb.study.quality import measure_quality, study_tasks
+from medir_nb.study.queries import QueryReport, STYLES, shares_run, writer_here
+from medir_nb.study.report import report_sections
+from medir_nb.study.verdict import decide_from, recommendation_sentence, staleness_line, system_waits, verdict_table
 
 PAIR = ['bm25', 'bm25(b=0)']
 ROOT = Path(__file__).parents[1]
@@ -51,13 +45,6 @@ ROOT = Path(__file__).parents[1]
 def walk(tmp_path):
     "A walk through 36 short texts with questions of both kinds."
     return write_toy_walk(tmp_path / 'conditions')
-
-
-def refused(call, *said):
-    "An error of one line that says all of it."
-    with pytest.raises(MedirError) as error:
-        call()
-    assert '\n' not in str(error.value) and all(part in str(error.value) for part in said), str(error.value)
 
 
 def killed_when(seen, *arguments, **environment):
@@ -125,15 +112,9 @@ def counted(monkeypatch):
 
 def test_everything_is_in_the_corpus_or_named(folder, tmp_path, counted):
     found = profile_corpus(folder, tmp_path / 'walk')
-    r, rows = (
-        found.reading,
-        [json.loads(line) for line in (tmp_path / 'walk' / 'corpus.jsonl').read_text().splitlines()],
-    )
-    assert {row['_id'] for row in rows} == {f'd0{n}.txt' for n in range(1, 9)} | {
-        'letter_one.md',
-        'c1',
-        'more.jsonl/c1',
-    }
+    r, lines = found.reading, (tmp_path / 'walk' / 'corpus.jsonl').read_text().splitlines()
+    rows, others = [json.loads(line) for line in lines], {'letter_one.md', 'c1', 'more.jsonl/c1'}
+    assert {row['_id'] for row in rows} == {f'd0{n}.txt' for n in range(1, 9)} | others
     assert [row['file'] for row in r.unreadable] == ['cases.jsonl', 'latin.txt', 'torn.txt.gz']
     assert r.unreadable[0]['documents'] == 1 and 'line 2' in r.unreadable[0]['why']
     assert r.not_read == {'.doc': ['form.doc'], '.png': ['scan.png']}
@@ -182,17 +163,6 @@ def test_a_look_that_was_stopped_goes_on(folder, tmp_path, counted, monkeypatch)
     monkeypatch.setattr(module, 'write_corpus', None)  # what was read stays
     assert profile_corpus(folder, tmp_path / 'walk', candidates=both).reading.kept == 11
     assert [call for call in counted if not call.startswith('speed')] == both  # tokens of the first were kept
-
-
-@pytest.mark.medium
-def test_a_killed_look_leaves_no_half_corpus(tmp_path):
-    text, folder = ' '.join(f'word{i}' for i in range(300)), tmp_path / 'walk'
-    write_lines(tmp_path / 'many/all.jsonl', [{'_id': str(i), 'text': f'{i} {text} {i}'} for i in range(4000)])
-    # before it is a part it is an empty file, which a kill leaves
-    killed_when(lambda: list(folder.glob('.corpus*.part')), 'look', tmp_path / 'many', '--to', folder)
-    assert not (folder / 'corpus.jsonl').exists()
-    assert write_corpus(tmp_path / 'many', folder / 'corpus.jsonl').kept == 4000
-    assert [f.name for f in folder.iterdir() if f.name.startswith('.corpus')] == []
 
 
 def test_a_corpus_that_others_judged_stays_whole(tmp_path, counted):
@@ -251,15 +221,10 @@ NOUN = {
 }  # fmt: skip
 
 
-def noun_in(prompt):
-    text = prompt.split('Text: ')[1].lower()
-    return next(noun for noun in NOUN.values() if noun in text)
-
-
 def good(messages):
     "A usable answer in every style."
     prompt = messages[-1]['content']
-    noun = noun_in(prompt)
+    noun = next(noun for noun in NOUN.values() if noun in prompt.split('Text: ')[1].lower())
     if 'search box' in prompt:
         return f'{noun} use'
     if 'clinician' in prompt:
@@ -778,16 +743,11 @@ def test_minutes_become_steps_and_never_more():
     assert plan_budget(600, pace, 160, 16).full and plan_budget(600, pace, 160, 16).steps == 30
 
 
-def with_few_queries(walk, n=10):
-    "The walk with `n` synthetic queries, whose trainings take seconds."
-    lines = walk.path('qrels/synthetic.tsv').read_text().splitlines()[1 : n + 1]
-    write_judgements(walk.path('qrels/synthetic.tsv'), [tuple(line.split('\t')) for line in lines])
-    return walk
-
-
 @pytest.mark.medium
 def test_a_training_end_to_end(walk, medir):
-    with_few_queries(walk)
+    # the training on ten queries takes seconds
+    lines = walk.path('qrels/synthetic.tsv').read_text().splitlines()[1:11]
+    write_judgements(walk.path('qrels/synthetic.tsv'), [tuple(line.split('\t')) for line in lines])
     ran = medir('adapt', walk.folder, '--minutes', '0.8', '--forget-limit', '30')
     assert ran.code == 0, ran.err
     assert 'measuring them encodes for up to' in ran.err and 'adapt.json; next: medir ' in ran.err
@@ -830,47 +790,6 @@ def test_the_loop_of_slhyde_end_to_end(walk):
 # ---------------------------------------------------------------- the report
 
 
-ATTACKS = [
-    '<script>alert(1)</script>',
-    '"><img src=x onerror=alert(1)>',
-    '<a href="javascript:alert(1)">look</a>',
-    '=HYPERLINK("http://evil.example","click")',
-    '<style>body{background:url(http://evil.example)}</style>',
-]
-VOID = {'meta', 'img', 'br', 'link', 'input', 'hr'}
-
-
-class Page(HTMLParser):
-    "Elements, attributes, texts, and whether everything is closed."
-
-    def __init__(self, page):
-        super().__init__(convert_charrefs=True)
-        self.elements, self.texts, self.open, self.listings = [], [], [], []
-        self.feed(page)
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        self.elements.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag, tag
-
-    def handle_data(self, data):
-        if self.open[-1:] == ['pre']:
-            self.listings.append(data)
-        if self.open[-1:] != ['style']:
-            self.texts.append(data)
-
-    def named(self, tag):
-        return [attrs for name, attrs in self.elements if name == tag]
-
-    @property
-    def text(self):
-        return ' '.join(' '.join(self.texts).split())
-
-
 @pytest.fixture
 def judged(walk):
     give_verdict(walk, [*PAIR, 'bm25(lucene)'], clock=False)
@@ -904,7 +823,16 @@ def test_the_page_is_whole_accessible_and_refers_to_nothing(judged):
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize('attack', ATTACKS)
+@pytest.mark.parametrize(
+    'attack',
+    [
+        '<script>alert(1)</script>',
+        '"><img src=x onerror=alert(1)>',
+        '<a href="javascript:alert(1)">look</a>',
+        '=HYPERLINK("http://evil.example","click")',
+        '<style>body{background:url(http://evil.example)}</style>',
+    ],
+)
 def test_a_strangers_text_is_shown_and_never_runs(tmp_path, attack):
     walk = write_toy_walk(tmp_path / 'w')
     StudyFolder.begin(walk.folder, name=attack, documents=attack, language='en')
@@ -915,10 +843,8 @@ def test_a_strangers_text_is_shown_and_never_runs(tmp_path, attack):
             row.update(title=attack, style=attack) if file == 'corpus.jsonl' else row.update(style=attack)
         walk.path(file).write_text(''.join(json.dumps(row) + '\n' for row in rows))
     give_verdict(walk, PAIR, clock=False)
-    write_json(
-        walk.path('look.json'),
-        {'lines': [attack], 'tables': {'documents': [{attack: attack}], attack: [{'a': attack}]}},
-    )
+    tables = {'documents': [{attack: attack}], attack: [{'a': attack}]}
+    write_json(walk.path('look.json'), {'lines': [attack], 'tables': tables})
     one = {'system': attack, 'method': attack, 'sentence': attack, 'better': False, 'trained_on': []}
     lost = {'task': attack, 'measure': 'nDCG@10', 'difference': -0.1, 'low': -0.2, 'high': -0.05, 'p_holm': 0.0001}
     tables = {'table': [{attack: attack}], 'forgetting': [lost]}
@@ -932,16 +858,11 @@ def test_a_strangers_text_is_shown_and_never_runs(tmp_path, attack):
     assert page.text.count(' '.join(attack.split())) >= 8
 
 
-def with_choice(walk, system):
-    "The walk with another choice in its verdict."
-    content = json.loads(walk.path('verdict.json').read_text())
-    write_json(walk.path('verdict.json'), content | {'choice': system})
-    return walk
-
-
 @pytest.mark.medium
 def test_the_page_holds_the_contract_of_what_was_chosen_and_a_receipt(judged, fake_minilm):
-    page = Page(render_report(with_choice(judged, 'rrf(bm25,minilm)')))
+    content = json.loads(judged.path('verdict.json').read_text())
+    write_json(judged.path('verdict.json'), content | {'choice': 'rrf(bm25,minilm)'})
+    page = Page(render_report(judged))
     harmless(page)
     [minilm] = [one for one in page.listings if one.startswith('model')]
     task = judged.task('test')

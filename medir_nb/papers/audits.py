@@ -9,7 +9,7 @@ __all__ = ['audit', 'second_audit']
 from typing import NamedTuple
 import numpy as np
 import pandas as pd
-from ..core.errors import MedirError, nearest
+from ..core.errors import check, MedirError, nearest
 from ..core.settings import registry
 from ..evaluator.score_frames import signed
 from ..evaluator.statistics import paired_p
@@ -81,8 +81,7 @@ def _chosen(frame: pd.DataFrame, text: str, where: str) -> pd.Index:
         chosen = frame.query(text, engine='python').index
     except (pd.errors.UndefinedVariableError, SyntaxError, TypeError):
         chosen = pd.Index([])
-    if chosen.empty:
-        raise MedirError(f'no row is {text!r}', where, nearest(text, frame.index))
+    check(len(chosen), f'no row is {text!r}', where, nearest(text, frame.index))
     return chosen
 
 
@@ -133,25 +132,13 @@ def _keeps(claim: dict, limits: dict, quantity: float) -> bool:
         return abs(round(claim.get('scale', 100) * quantity, 2) - claim['printed']) <= step / 2 + 1e-9
     bounds = {name: limits.get(claim[name], claim[name]) for name in ('above', 'at_least', 'at_most') if name in claim}
     bounds = bounds or {'above': 0}
-    return all(
-        (
-            quantity > bounds.get('above', float('-inf')),
-            quantity >= bounds.get('at_least', quantity),
-            quantity <= bounds.get('at_most', quantity),
-        )
-    )
+    low, high = bounds.get('at_least', quantity), bounds.get('at_most', quantity)
+    return quantity > bounds.get('above', float('-inf')) and low <= quantity <= high
 
 
 def _sign_p(differences: list[float]) -> float:
     "The exact sign-flip test of differences."
     return paired_p(np.array(differences), np.zeros(len(differences)))
-
-
-def _holds(claim: dict, limits: dict, quantities: list[float]) -> bool:
-    if 'p_below' in claim:
-        return _sign_p(quantities) < claim['p_below']
-    kept = [_keeps(claim, limits, quantity) for quantity in quantities]
-    return sum(kept) > len(kept) / 2 if claim.get('mostly') else all(kept)
 
 # %% ../../nbs/08_papers/11_audits.ipynb #d1e70662
 class _Words:
@@ -247,7 +234,10 @@ class _Reading:
         return [_quantity(self.claim, frame, compared) for compared in self.compared]
 
     def holds(self, quantities: list[float]) -> bool:
-        return _holds(self.claim, self.limits, quantities)
+        if 'p_below' in self.claim:
+            return _sign_p(quantities) < self.claim['p_below']
+        kept = [_keeps(self.claim, self.limits, quantity) for quantity in quantities]
+        return sum(kept) > len(kept) / 2 if self.claim.get('mostly') else all(kept)
 
     def found(self) -> str:
         words, quantities = _Words(self.claim, self.paper), self.quantities(self.whole)
@@ -305,13 +295,13 @@ def _turning(reading: _Reading) -> list[str]:
 # %% ../../nbs/08_papers/11_audits.ipynb #bf6a19d5
 def _claims(paper: str) -> list[dict]:
     rows = registry('claims')
-    if paper not in rows:
-        raise MedirError(f'no claims of {paper!r}', 'claims.yaml', nearest(paper, rows))
+    check(paper in rows, f'no claims of {paper!r}', 'claims.yaml', nearest(paper, rows))
     return rows[paper]['claims']
 
 
-def _printed_claim(claim: dict) -> dict:
-    "What a source says, and how it is read."
+def _printed_claim(reading: _Reading) -> dict:
+    "What a source says, how it is read, and what was found."
+    claim, holds = reading.claim, reading.holds(reading.quantities(reading.whole))
     tables = [claim['table']] if isinstance(claim['table'], str) else claim['table']
     return {
         'words': f'“{claim["words"]}”' if claim.get('words') else '',
@@ -319,6 +309,8 @@ def _printed_claim(claim: dict) -> dict:
         'table': ', '.join(tables),
         'reading': claim['reading'],
         'printed': str(claim.get('printed') or claim.get('said') or ''),
+        'holds': 'yes' if holds else 'no',
+        'found': reading.found(),
     }
 
 # %% ../../nbs/08_papers/11_audits.ipynb #4f82f029
@@ -331,9 +323,7 @@ def audit(
     cells = published(paper) if cells is None else cells
     rows = []
     for reading in (_Reading(paper, claim, cells, limits) for claim in _claims(paper)):
-        holds = reading.holds(reading.quantities(reading.whole))
-        found = {'holds': 'yes' if holds else 'no', 'found': reading.found()}
-        rows.append(_printed_claim(reading.claim) | found | {'leaving one task out': _one_out(reading)})
+        rows.append(_printed_claim(reading) | {'leaving one task out': _one_out(reading)})
     audited = pd.DataFrame(rows)
     return audited if audited.words.any() else audited.drop(columns='words')
 
@@ -356,34 +346,21 @@ def claims_on_cells(
         reading = _Reading(paper, claim, cells, {})
         tasks = _turning(reading) if _has_task_means(reading) and 'printed' not in claim else []
         rows = reading.cells.drop_duplicates('name').set_index('name')[['paper', 'table', 'system', 'variant']]
-        shares = rows.assign(reading=claim['reading'], share=pd.Series(_shares(reading), dtype=float)).dropna(
-            subset='share'
-        )
-        found += [shares.assign(task=task) for task in tasks]
+        shares = rows.assign(reading=claim['reading'], share=pd.Series(_shares(reading), dtype=float))
+        found += [shares.dropna(subset='share').assign(task=task) for task in tasks]
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
 
 # %% ../../nbs/08_papers/11_audits.ipynb #82e3532a
-def _tasks_read(reading: _Reading) -> list[str]:
-    "The tasks that a claim reads: those of its mean, and those that its column names."
-    column = reading.claim.get('column', '')
-    return [task for task in reading.frame if task in reading.tasks or f'`{task}`' in column]
-
-
 def _known(reading: _Reading) -> pd.DataFrame:
     "Which cells of a claim have a second number."
     if reading.claim.get('long'):
         return pd.DataFrame(index=reading.frame.index)
-    cells = reading.cells[reading.cells.task.notna()]
+    cells, column = reading.cells[reading.cells.task.notna()], reading.claim.get('column', '')
+    read = [task for task in reading.frame if task in reading.tasks or f'`{task}`' in column]
     replaced = cells.pivot(index='name', columns='task', values='replaced').astype('boolean')
-    return replaced.reindex(index=reading.frame.index, columns=_tasks_read(reading)).fillna(False).astype(bool)
+    return replaced.reindex(index=reading.frame.index, columns=read).fillna(False).astype(bool)
 
 # %% ../../nbs/08_papers/11_audits.ipynb #5c9ca5b8
-def _farthest(printed: _Reading, second: _Reading, known: pd.DataFrame) -> float:
-    "By how much the mean of a row moved at most."
-    moved = (second.frame[known.columns] - printed.frame[known.columns]).where(known)
-    return float(moved.mean(axis=1).abs().max())
-
-
 def _at_end(reading: _Reading, known: pd.DataFrame, shift: float) -> list[float]:
     "The numbers of a claim with its rows moved by `shift` and all others against them, where nothing is known."
     found = []
@@ -407,7 +384,8 @@ def _with_bounds(printed: _Reading, second: _Reading) -> dict:
     counts = second.claim.get('by') == 'count' or second.claim.get('column') == 'size'
     if counts or not of_claim.any(axis=None):
         return {'second numbers': '' if counts else f'0 of {of_claim.size}'} | dict.fromkeys(_SECOND[1:], '')
-    shift = _farthest(printed, second, known)
+    moved = (second.frame[known.columns] - printed.frame[known.columns]).where(known)
+    shift = float(moved.mean(axis=1).abs().max())  # by how much the mean of a row moved at most
     ends = [_at_end(second, known, sign * shift) for sign in (-1, 1)]
     kept = sum(second.holds(quantities) for quantities in ends)
     words, (low, high) = _Words(second.claim, second.paper), sorted(map(min, ends))
@@ -431,7 +409,5 @@ def second_audit(
     replaced, rows = in_place_of_printed(cells), []
     for claim in _claims(paper):
         printed, second = (_Reading(paper, claim, of, {}) for of in (cells, replaced))
-        holds = printed.holds(printed.quantities(printed.whole))
-        found = {'holds': 'yes' if holds else 'no', 'found': printed.found()}
-        rows.append({'paper': paper} | _printed_claim(claim) | found | _with_bounds(printed, second))
+        rows.append({'paper': paper} | _printed_claim(printed) | _with_bounds(printed, second))
     return pd.DataFrame(rows)

@@ -27,20 +27,13 @@ def task_table(
     cells = cells.assign(label=cells.system + depth)
     repeated = cells[cells.duplicated(['label', 'task'])]
     if len(repeated):
-        first = repeated.iloc[0]
-        raise MedirError(
-            f'{first.label!r} has two values on {first.task}', 'task_table', 'choose one table and one measure'
-        )
+        what = '{!r} has two values on {}'.format(*repeated[['label', 'task']].iloc[0])
+        raise MedirError(what, 'task_table', 'choose one table and one measure')
     values = cells.pivot(index='label', columns='task', values='value')[list(dict.fromkeys(cells.task))]
     about = cells.drop_duplicates('label').set_index('label')[_ABOUT]
     return about.join(values).loc[list(dict.fromkeys(cells.label))]
 
 # %% ../../nbs/08_papers/05_claims.ipynb #26c8ec11
-def _with_mean(frame: pd.DataFrame, tasks: list[str], left_out: str) -> pd.DataFrame:
-    "The frame with its mean over the tasks but one ('': over all)."
-    return frame.assign(mean=frame[[task for task in tasks if task != left_out]].mean(axis=1))
-
-
 def leave_one_out(
     frame: pd.DataFrame,  # of `task_table`
     tasks: list[str],
@@ -48,7 +41,7 @@ def leave_one_out(
     "`left_out, system, mean, rank` of each system over all `tasks` (left_out '') and without each of them."
     parts = []
     for left_out in ('', *tasks):
-        mean = _with_mean(frame, tasks, left_out)['mean']
+        mean = frame[[task for task in tasks if task != left_out]].mean(axis=1)
         rank = mean.rank(ascending=False, method='min').astype(int)
         parts.append(pd.DataFrame({'left_out': left_out, 'system': mean.index, 'mean': mean, 'rank': rank}))
     return pd.concat(parts, ignore_index=True)

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from .figure_style import BLUE, colours_of, distinct, GREEN, GREY, INK, name_marks, ORANGE, panels
 from .figure_style import read_data, styled_figure, WIDTH, wrapped
-from ..core.errors import MedirError
+from ..core.errors import check, MedirError
 from ..evaluator.scores import measure_label
 from .papers import published, recomputed_means
 from .table_rows import printed_name
@@ -196,15 +196,11 @@ def tau_figure(data):
     return figure
 
 # %% ../../nbs/08_papers/10_curve_figures.ipynb #be7b7696
-_UNITS = {'K': 1e3, 'M': 1e6, 'B': 1e9}
-
-
 def parse_size(text: str) -> float:
     "Parameters as a number."
     size = re.fullmatch(r'([\d.]+)\s*([KMB])', str(text).strip())
-    if not size:
-        raise MedirError(f'{text!r} is no size', 'parse_size', 'write 110M or 1.5B')
-    return round(float(size[1]) * _UNITS[size[2]])
+    check(size, f'{text!r} is no size', 'parse_size', 'write 110M or 1.5B')
+    return round(float(size[1]) * {'K': 1e3, 'M': 1e6, 'B': 1e9}[size[2]])
 
 # %% ../../nbs/08_papers/10_curve_figures.ipynb #afa21a74
 _UNPRINTED = ('no such system', 'no number here')  # how a verdict ends where only the published value is lacking
@@ -334,9 +330,8 @@ def size_figure(data):
     labels = [Label(x, y, system, ORANGE if ours else INK) for x, y, system, ours in marks]
     family = frame[is_ours].sort_values('params')
     sizes = np.geomspace(family.params.min(), family.params.max(), 120) if len(family) else []
-    line = (
-        zip(sizes, np.interp(np.log(sizes), np.log(family.params), family.printed), strict=True) if len(family) else ()
-    )
+    heights = np.interp(np.log(sizes), np.log(family.params), family.printed) if len(family) else []
+    line = zip(sizes, heights, strict=True)
     others = [(row.params, value) for row in frame.itertuples() for value in (row.recomputed, row.measured)]
     place_labels(axes, labels, [*line, *(point for point in others if point[1] == point[1])])
     return figure
@@ -346,13 +341,12 @@ def throughput_data(
     throughputs: list,  # of `evaluator.measure_throughput`
     scores: dict,  # an expression → its `Scores`, by whose label it is called
     kinds: dict[str, str],  # a label → symmetric, asymmetric, or student
-    measure: str = '',  # the first of each score
 ) -> pd.DataFrame:
     "The rows of the figure: what was clocked and has a score."
     rows, clocked = [], {one['system']: one for one in throughputs}
     for expression, score in scores.items():
         if score and (one := clocked.get(expression)):
-            name = measure or str(score.measures[0])
+            name = str(score.measures[0])
             cell = next(row for row in score.rows() if row['measure'] == name)
             about = {'system': score.label, 'kind': kinds.get(score.label, 'symmetric')}
             speed = {name: one[name] for name in ('queries_per_second', 'least', 'most')}

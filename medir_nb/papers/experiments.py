@@ -21,24 +21,15 @@ from ..evaluator.effects import over_seeds, seed_spread
 from ..evaluator.comparison import compare, compare_all
 from ..evaluator.evaluation import evaluate_grid
 from ..evaluator.score_frames import ScoreFrame, table_apart, tests_table, with_interval
-from ..evaluator.scores import measure_label
-from ..evaluator.scores import oracle_scores, Scores, scores_table
+from ..evaluator.scores import measure_label, oracle_scores, Scores, scores_table
 from ..evaluator.statistics import holm, interval
 from ..generator.models import configure
 from .table import Ledger
 from .verdicts import system_or_none, unlimited_name
 
 # %% ../../nbs/08_papers/06_experiments.ipynb #ec4cdc1a
-def _spelled(expression: str):
-    "The system that an expression names; None where it names none (an oracle's run)."
-    try:
-        return system_or_none(expression)
-    except MedirError:
-        return None
-
-
 def _without(part: str, expression: str) -> str:
-    system = _spelled(expression)
+    system = system_or_none(expression)
     return str(replace(system, **{part: None})) if getattr(system, part, None) else ''
 
 
@@ -54,7 +45,7 @@ def unexpanded(expression: str) -> str:
 # %% ../../nbs/08_papers/06_experiments.ipynb #8c3ab32d
 def _spelling(expression: str) -> str:
     "The normal spelling of an expression; a name that is none stays."
-    return str(_spelled(expression) or expression)
+    return str(system_or_none(expression) or expression)
 
 
 def scores_by_system(scores: list[Scores]) -> dict[tuple, Scores]:

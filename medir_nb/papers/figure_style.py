@@ -10,7 +10,7 @@ import functools
 import re
 from pathlib import Path
 import pandas as pd
-from ..core.errors import MedirError, check, nearest
+from ..core.errors import check, MedirError, nearest
 from ..core.files import atomic_path
 from ..core.places import find_root
 
@@ -76,8 +76,7 @@ def read_data(data: str | Path | pd.DataFrame, needed: list[str]) -> pd.DataFram
     except pd.errors.EmptyDataError:
         frame = pd.DataFrame()
     for column in needed:
-        if column not in frame:
-            raise MedirError(f'the column {column!r} is missing', data, nearest(column, frame.columns))
+        check(column in frame, f'the column {column!r} is missing', data, nearest(column, frame.columns))
     check(len(frame), 'there is no row to draw', data, fix)
     return frame
 

@@ -7,65 +7,48 @@ __all__ = ['independent_results', 'independent_verdict', 'with_independent', 'in
            'ranking_agreement']
 
 # %% ../../nbs/08_papers/03_independent.ipynb #d488f1b5
-import importlib.resources
-import os
 import re
 from collections import defaultdict
-from pathlib import Path
 import numpy as np
 import pandas as pd
 from ..core.errors import boundary
 from ..core.settings import registry
-from ..retrieval.expressions import System
-from .papers import averaged_tasks
+from ..retrieval.expressions import parse, System
+from .papers import averaged_tasks, registry_tables
 from .table_rows import none_if_missing
-from .verdicts import system_or_none
 
 # %% ../../nbs/08_papers/03_independent.ipynb #372de301
 _FACTS = ['task', 'mteb_task', 'model', 'model_revision', 'data_revision', 'mteb_version', 'commit']
-_RESULTS = 'embeddings-benchmark/results'
-
-
-def _result_files() -> list[Path]:
-    "The files of independent results: the package's, and a reader's own."
-    folders = [Path(str(importlib.resources.files('medir_nb'))) / 'registry']
-    if overlay := os.environ.get('MEDIR_REGISTRY'):
-        folders.append(Path(overlay))
-    named = {file.name: file for folder in folders for file in sorted((folder / 'independent').glob('*.csv'))}
-    return list(named.values())
 
 
 def independent_results() -> pd.DataFrame:
     "What others measured: a row a value, with task, model, revisions, measure (from 0 to 1) and source."
     tables = []
-    for file in _result_files():
+    for file in registry_tables('independent'):
         with boundary('it does not read as independent results', file, 'see registry/independent/README.md'):
             wide = pd.read_csv(file, dtype=dict.fromkeys(_FACTS, str)).fillna(dict.fromkeys(_FACTS, ''))
             tables.append(wide.melt(_FACTS, var_name='measure', value_name='value').dropna(subset='value'))
     found = pd.concat(tables, ignore_index=True)
-    folder = found.model.str.replace('/', '__', n=1) + '/' + found.model_revision
-    return found.assign(source=f'{_RESULTS}@' + found.commit + ':results/' + folder + '/' + found.mteb_task + '.json')
+    file = found.model.str.replace('/', '__', n=1) + '/' + found.model_revision + '/' + found.mteb_task + '.json'
+    return found.assign(source='embeddings-benchmark/results@' + found.commit + ':results/' + file)
 
 # %% ../../nbs/08_papers/03_independent.ipynb #4b5d7c27
 def _encoder_of(expression: str) -> dict:
     "The registry row of an expression that is an encoder and nothing else; empty otherwise."
-    system = system_or_none(expression) if expression else None
+    system = parse(expression, runnable=False) if expression else None
     if not isinstance(system, System) or system.expansion or system.reranker:
         return {}
     row = registry('models').get(system.name, {})
     return {} if row.get('checkpoint') else row
 
 # %% ../../nbs/08_papers/03_independent.ipynb #ccf7547d
-_COMMIT = re.compile('[0-9a-f]{40}')
-
-
 def _revision_difference(row: dict, task: str, found) -> tuple[int, str]:
     "How far a result's commits are from the rows of model and task, and those that differ, in words."
     pairs = [
         ('model', row.get('revision', ''), found.model_revision),
         ('data', registry('tasks')[task].get('revision', ''), found.data_revision),
     ]
-    known = [pair for pair in pairs if all(_COMMIT.fullmatch(f'{commit}') for commit in pair[1:])]
+    known = [pair for pair in pairs if all(re.fullmatch('[0-9a-f]{40}', f'{commit}') for commit in pair[1:])]
     differing = [f'{what} at {there[:7]}, here {here[:7]}' for what, here, there in known if here != there]
     return 3 * len(differing) + len(pairs) - len(known), ', '.join(differing)
 
@@ -77,7 +60,6 @@ def _nearest_result(row: dict, task: str, measure: str, results: dict):
     return ordered[0][1:] if ordered else None
 
 # %% ../../nbs/08_papers/03_independent.ipynb #80a5a1a9
-_INDEPENDENT_VERDICTS = ('confirmed', 'near', 'differs', 'same run', 'other revision')
 _NEAR = 0.005  # of a measure from 0 to 1, as in `verdicts`
 _ROUNDING = 1e-9  # of sums of floats
 
@@ -123,12 +105,10 @@ def _second_number(cell, row: dict, results: dict) -> dict:
 # %% ../../nbs/08_papers/03_independent.ipynb #a319344b
 def with_independent(
     cells: pd.DataFrame,  # published, with the column `expression`
-    results: pd.DataFrame | None = None,  # of `independent_results`, which is the default
 ) -> pd.DataFrame:
     "Published cells with the columns `independent` (from 0 to 1), `independent_verdict` and `independent_source`."
-    results = independent_results() if results is None else results
     by_key = defaultdict(list)
-    for result in results.itertuples():
+    for result in independent_results().itertuples():
         by_key[result.model, result.task, result.measure].append(result)
     columns = ['independent', 'independent_verdict', 'independent_source']
     rows = {expression: _encoder_of(expression) for expression in cells.expression.unique()}

@@ -8,7 +8,7 @@ __all__ = ['printed_speeds', 'beside_speeds', 'speed_caveat', 'printed_cases', '
 
 # %% ../../nbs/08_papers/07_printed.ipynb #2e6d2da8
 import pandas as pd
-from ..core.errors import check, MedirError, nearest
+from ..core.errors import check, nearest
 from ..core.settings import registry
 from ..retrieval.analyzers import analyze
 from .papers import published
@@ -88,8 +88,8 @@ def speed_caveat(
 def _part(paper: str, part: str) -> dict:
     "The cases or examples of a paper."
     everything = registry('printed')
-    if paper not in everything:
-        raise MedirError(f'no cases and examples of {paper!r}', 'printed.yaml', nearest(paper, everything))
+    what = f'no cases and examples of {paper!r}'
+    check(paper in everything, what, 'printed.yaml', nearest(paper, everything))
     return everything[paper].get(part) or {}
 
 # %% ../../nbs/08_papers/07_printed.ipynb #e316fa14
@@ -113,9 +113,8 @@ def case_instructions(paper: str = 'bmretriever') -> pd.DataFrame:
         evaluated = registry('tasks')[about['task']]['instructions']['default']
         same = about['instruction'].rstrip('.') == evaluated.rstrip('.')
         rows.append([case, about['task'], about['instruction'], evaluated, same])
-    return pd.DataFrame(
-        rows, columns=['case', 'task', 'instruction of the case', 'instruction of the evaluation', 'same']
-    )
+    columns = ['case', 'task', 'instruction of the case', 'instruction of the evaluation', 'same']
+    return pd.DataFrame(rows, columns=columns)
 
 # %% ../../nbs/08_papers/07_printed.ipynb #b5c8cf61
 _COUNTED = ('query_words', 'positive_words', 'negative_words', 'terms', 'in_positive', 'in_negative')
@@ -129,10 +128,8 @@ def example_sizes(
     sizes = []
     for row in rows:
         texts = [row['query'], row['pos'][0], *row['neg'][:1]]
-        words, (query, *others) = (
-            [len(text.split()) for text in texts],
-            [set(terms) for terms in analyze(texts, 'english', 'en')],
-        )
+        words = [len(text.split()) for text in texts]
+        query, *others = [set(terms) for terms in analyze(texts, 'english', 'en')]
         shared = [len(query & other) for other in others]
         missing = [None] * (2 - len(others))
         sizes.append([row['instruction'], *words, *missing, len(query), *shared, *missing])

@@ -10,19 +10,8 @@ __all__ = ['scores_figure', 'gain_figure', 'ranks_figure', 'second_figure', 'spr
 import math
 import numpy as np
 import pandas as pd
-from medir_nb.papers.figure_style import (
-    BLUE,
-    colours_of,
-    distinct,
-    GREEN,
-    GREY,
-    INK,
-    name_marks,
-    name_rows,
-    ORANGE,
-    SKY,
-)
-from .figure_style import panels, read_data, styled_figure, wrapped
+from .figure_style import BLUE, colours_of, distinct, GREEN, GREY, INK, name_marks, name_rows
+from .figure_style import ORANGE, panels, read_data, SKY, styled_figure, wrapped
 from ..core.errors import MedirError, nearest
 from ..evaluator.similarity import separation
 from ..evaluator.statistics import interval

@@ -157,10 +157,8 @@ def cell_text(
     measured = with_interval(value, entry['low'], entry['high'], more) if has_ends else f'{value:.{more}f}'
     if entry['difference'] is None:
         return measured
-    spread = ''
-    if entry['spread']:
-        low, high = entry['spread']
-        spread = f' ({low:.{digits}f}–{high:.{digits}f})'
+    low, high = entry['spread'] or (0, 0)
+    spread = f' ({low:.{digits}f}–{high:.{digits}f})' if entry['spread'] else ''
     return f'{published} | {measured} {_signed(entry["difference"], digits)} {entry["verdict"]}{spread}'
 
 # %% ../../nbs/08_papers/04_table.ipynb #4b5c4877
@@ -373,10 +371,7 @@ class Ledger:
 # %% ../../nbs/08_papers/04_table.ipynb #3e404cf3
 def _only_differs_in(score, setting: str, rows: set[str]) -> System | None:
     "The system of a score that is one of `rows` but for `setting`, on the paper's own data."
-    try:
-        system = system_or_none(score.system)
-    except MedirError:
-        return None
+    system = system_or_none(score.system)
     if not isinstance(system, System) or [name for name, _ in system.settings] != [setting]:
         return None
     is_row = str(replace(system, settings=())) in rows

@@ -15,7 +15,7 @@ from ..core.errors import check, MedirError, nearest
 from ..core.settings import registry
 from ..data.task import Task
 from ..retrieval.stages import RETRIEVERS
-from ..retrieval.expressions import System
+from ..retrieval.expressions import parse, System
 from .papers import averaged_tasks
 from .verdicts import joined_alike, system_or_none, system_reason, task_reason, unlimited_name
 from .verdicts import written_anew
@@ -23,12 +23,9 @@ from ..evaluator.scores import PAIR_MEASURES, parse_measure
 from ..evaluator.statistics import resampled_means
 
 # %% ../../nbs/08_papers/02_table_rows.ipynb #f7d418d1
-_CITATION = re.compile(r'\s*(\[[†‡]\]|\((?:[^()]*, )?\d{4}[a-z]?\))')
-
-
 def printed_name(system: str) -> str:
     "A printed system name without its citation and footnote marks; the star of concurrent work stays."
-    return _CITATION.sub('', system).strip()
+    return re.sub(r'\s*(\[[†‡]\]|\((?:[^()]*, )?\d{4}[a-z]?\))', '', system).strip()
 
 # %% ../../nbs/08_papers/02_table_rows.ipynb #813e1c45
 def none_if_missing(value):
@@ -189,7 +186,8 @@ def _given_expressions(first, systems: dict) -> tuple:
     "The parsed expressions of a printed row: those that are given, else the registry's."
     given = systems.get((first.system, first.variant), systems.get(first.system))
     named = printed_expression(first) if given is None else given
-    return tuple(map(system_or_none, [named] if named and isinstance(named, str) else named or ()))
+    names = [named] if isinstance(named, str) else named
+    return tuple(parse(name, runnable=False) for name in names if name)
 
 # %% ../../nbs/08_papers/02_table_rows.ipynb #2ddebe74
 def printed_rows(cells: pd.DataFrame, systems: dict[str | PrintedName, str | list[str]]) -> list[Row]:
@@ -233,9 +231,6 @@ def _likeness(score, system, expected) -> tuple[int, str]:
     return _ANOTHER, ''
 
 # %% ../../nbs/08_papers/02_table_rows.ipynb #9adc521f
-_UNKNOWN_BM25 = "the settings of the paper's BM25 are not known"
-
-
 def _is_plain(system, name: str) -> bool:
     is_called = isinstance(system, System) and system.name == name.lower()
     return is_called and not system.expansion and not system.reranker
@@ -243,9 +238,7 @@ def _is_plain(system, name: str) -> bool:
 
 def matching_row(score, rows: list[Row]) -> tuple[Row | None, str]:
     "The printed row that a score belongs to or comes nearest to, and why it stands apart from it."
-    try:
-        system = system_or_none(score.system)
-    except MedirError:
+    if (system := system_or_none(score.system)) is None:
         return None, ''
     nearest_row, likeness = (None, ''), _ANOTHER
     for row in rows:
@@ -256,12 +249,11 @@ def matching_row(score, rows: list[Row]) -> tuple[Row | None, str]:
             if this_likeness > likeness:
                 nearest_row, likeness = (row, why), this_likeness
         if not row.systems and is_bm25(row) and _is_plain(system, printed_name(row.system)):
-            nearest_row = row, _UNKNOWN_BM25
+            nearest_row = row, "the settings of the paper's BM25 are not known"
     return nearest_row
 
 # %% ../../nbs/08_papers/02_table_rows.ipynb #2c15fd25
 ABSENT = 'the paper has no such system'
-NOT_IN_PAPER = 'not in the paper'  # the group of such rows
 
 
 def _without_seed(label: str) -> str:
@@ -270,7 +262,7 @@ def _without_seed(label: str) -> str:
 
 def _row_apart(score, rows: list[Row], beside: Row | None, why: str) -> Row:
     "The row for scores that stand apart for this reason: below the row `beside`, or at the end."
-    group = beside.group if beside else NOT_IN_PAPER
+    group = beside.group if beside else 'not in the paper'
     for row in rows:
         if (row.apart, row.group, row.beside) != (why, group, beside):
             continue

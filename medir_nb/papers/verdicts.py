@@ -81,8 +81,11 @@ def task_reason(task) -> str:
 
 # %% ../../nbs/08_papers/01_verdicts.ipynb #6fc071c5
 def system_or_none(expression):
-    "What an expression names, also with a registry row that cannot run here (its run file can be scored)."
-    return parse(expression, runnable=False)
+    "What an expression names, also with a row that cannot run here (its run file can be scored); None of a label."
+    try:
+        return parse(expression, runnable=False)
+    except MedirError:
+        return None
 
 
 def unpublished(system: System) -> str:
@@ -142,7 +145,7 @@ def system_reason(score, expected: System) -> str:
         return trained
     if checkpoint_record(expected.name):
         return 'a checkpoint that was trained here'
-    scored = system_or_none(score.system)
+    scored = parse(score.system, runnable=False)
     if (scored.settings, scored.reranker) != (expected.settings, expected.reranker):
         return 'other settings than the row'
     if 'dtype' not in score.stats:
@@ -211,9 +214,6 @@ def system_needs(system: System) -> str:
     return ' and '.join(filter(None, needs))
 
 # %% ../../nbs/08_papers/01_verdicts.ipynb #1b176071
-_FIRST_SENTENCE = re.compile(r'(?<=[^.]{3})\. ')  # an abbreviation of one or two letters ends none
-
-
 def data_needs(task: str) -> str:
     "Where the data of a task are, or its access sentence where they cannot be fetched."
     row = registry('tasks').get(task, {})
@@ -221,4 +221,4 @@ def data_needs(task: str) -> str:
     if row.get('access') == 'open' and is_pinned:
         return row['hub']
     note = row.get('note', f'no registry row for {task}')
-    return _FIRST_SENTENCE.split(note)[0].rstrip('.')
+    return re.split(r'(?<=[^.]{3})\. ', note)[0].rstrip('.')  # an abbreviation of one or two letters ends none

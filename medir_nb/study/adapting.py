@@ -30,7 +30,7 @@ from ..judging.study_folder import note_step, StudyFolder
 from ..evaluator.score_frames import p_text
 from ..retrieval import encoder_of, parse
 from .profile import encoding_seconds, encoding_speed, sampled_rows, token_coverage
-from .quality import study_tasks
+from .quality import MEASURES, study_tasks
 from .verdict import input_fingerprints
 from ..trainer import candidates, check_trainable, hard_negatives, hypothesize, labelled_pairs, Mined, round_trip
 from ..trainer import select, shuffle_pairs, train_encoder, train_generator, Trained
@@ -312,12 +312,9 @@ def training_settings(model: str, rows: int) -> dict:
     return _TRAINING | {'model': model, 'batch_size': batch_size, 'overwrite': True}
 
 # %% ../../nbs/09_study/06_adapting.ipynb #8aa67093
-_SAMPLED = 200  # documents of a task
-
-
 def _task_seconds(model: str, task) -> float:
     "What a tower like `model` takes for the documents of `task`."
-    rows = sampled_rows(task.corpus, _SAMPLED, 0)
+    rows = sampled_rows(task.corpus, 200, 0)
     read = token_coverage(model, rows)
     return encoding_seconds(read, encoding_speed(model, rows, read.mean_tokens).tokens_per_second, len(task.corpus))
 
@@ -367,7 +364,6 @@ def _train_in_budget(
     return trained, budget
 
 # %% ../../nbs/09_study/06_adapting.ipynb #0fd65e11
-MEASURES = ('nDCG@10', 'R@100')
 _KINDS = (('tuned', False), ('control', True))
 _BASE, _TUNED, _CONTROL = 'untuned', 'tuned', 'control: shuffled pairs'
 
@@ -453,9 +449,8 @@ def forgetting_of(tasks: list, base: str, tuned: str) -> list[dict]:
     for (before, after), one, p in zip(scores, found, holm([one.p for one in found]) if found else [], strict=True):
         about = {'task': before.task.name, 'measure': one.measure, 'queries': one.n_queries}
         means = {'before': before.mean(one.measure), 'after': after.mean(one.measure)}
-        rows.append(
-            about | means | {'difference': one.difference, 'low': one.low, 'high': one.high, 'p_holm': float(p)}
-        )
+        test = {'difference': one.difference, 'low': one.low, 'high': one.high, 'p_holm': float(p)}
+        rows.append(about | means | test)
     return rows
 
 # %% ../../nbs/09_study/06_adapting.ipynb #c795a651
@@ -487,14 +482,6 @@ class Adaptation:
     def _repr_html_(self) -> str:
         return f'<p><b>{html.escape(self.sentence)}</b></p>{self.table.round(3).to_html(index=False)}'
 
-# %% ../../nbs/09_study/06_adapting.ipynb #8495eac4
-def keep_adaptation(walk: StudyFolder, entry: dict) -> Adaptation:
-    "Write an entry of `adapt.json`."
-    same = {'method': entry['method'], 'base': entry['base']}
-    others = [one for one in adaptations(walk) if {name: one.get(name) for name in same} != same]
-    write_json(walk.path('adapt.json'), {'adaptations': [*others, entry]})
-    return Adaptation(entry)
-
 # %% ../../nbs/09_study/06_adapting.ipynb #baca8fa8
 def _entry(prepared: _Prepared, trained: dict, budget: Budget, named: dict) -> dict:
     "What `adapt.json` keeps, but for what was forgotten."
@@ -506,14 +493,13 @@ def _entry(prepared: _Prepared, trained: dict, budget: Budget, named: dict) -> d
     }
     tests = _paired_tests(scores)
     first = next(iter(trained.values()))
+    seconds = sum(one.seconds for both in trained.values() for one in both.values())
     return {
         'system': named[_TUNED][0],
         'better': is_better(tests),
         'measured_on': examples.measured_on,
         'minutes': budget.minutes,
-        'minutes_used': round(
-            (budget.spent + sum(one.seconds for both in trained.values() for one in both.values())) / 60, 2
-        ),
+        'minutes_used': round((budget.spent + seconds) / 60, 2),
         'steps': first[False].steps,
         'seeds': list(trained),
         'checkpoints': {kind: [both[control].folder.name for both in trained.values()] for kind, control in _KINDS},
@@ -557,4 +543,7 @@ def adapt(
     entry = _entry(prepared, trained, budget, named) | {'method': method, 'base': model, 'stands_on': read}
     plain = next(iter(trained.values()))[False].folder.name
     entry['forgetting'] = forgetting_of(tasks, model, plain)
-    return keep_adaptation(walk, entry | {'sentence': adapt_sentence(entry)})
+    entry['sentence'] = adapt_sentence(entry)
+    others = [one for one in adaptations(walk) if (one.get('method'), one.get('base')) != (method, model)]
+    write_json(walk.path('adapt.json'), {'adaptations': [*others, entry]})
+    return Adaptation(entry)

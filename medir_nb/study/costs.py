@@ -29,8 +29,7 @@ from ..retrieval.stages import found_documents, Job
 from ..retrieval.retriever import LISTED
 
 # %% ../../nbs/09_study/03_costs.ipynb #1fefc40b
-@follows_home
-def ready_system(system, task: Task, home_folder=None) -> Callable[[Queries], pd.DataFrame]:
+def ready_system(system, task: Task) -> Callable[[Queries], pd.DataFrame]:
     "A loaded system as a function from queries to a run."
     chain, searched = chain_of(without_expansions(parse(system))), task.searched()
     job = Job(searched, keep_self=True, kept={})
@@ -43,43 +42,34 @@ def retrievers_alone(system) -> list:
     return [retriever_of(part) for part in dict.fromkeys(named)]
 
 
-@follows_home
-def disk_megabytes(system, task: Task, home_folder=None) -> float:
+def disk_megabytes(system, task: Task) -> float:
     "What a system keeps on disk: indexes, vectors, weights (those of a reranker not counted)."
     job = Job(task)
     return sum(retriever.disk_bytes(job) for retriever in retrievers_alone(system)) / 1e6
 
 # %% ../../nbs/09_study/03_costs.ipynb #eb3f578b
 def resident_megabytes() -> float:
-    "What this process holds in memory now; on systems without /proc, the most that it held."
-    try:
-        for line in Path('/proc/self/status').read_text().splitlines():
-            if line.startswith('VmRSS:'):
-                return int(line.split()[1]) / 1024
-    except OSError:
-        pass
-    import resource
+    "What this process holds in memory now."
+    import psutil
 
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (1024**2 if sys.platform == 'darwin' else 1024)
+    return psutil.Process().memory_info().rss / 2**20
 
 # %% ../../nbs/09_study/03_costs.ipynb #84f61622
 _INDEXED = 2000  # documents that an index without a model is timed on; fewer are mostly overhead
 
 
-def _rate(retriever, task: Task, documents: int, home_folder) -> tuple[float, str]:
+def _rate(retriever, task: Task, documents: int) -> tuple[float, str]:
     "Documents per second of a retriever alone, and what that hangs on."
     part, has_model = retriever.expression, bool(retriever.models())
     many = min(len(task.corpus), documents if has_model else _INDEXED)
-    speed = system_speed(part, task, documents=many, queries=1, searched=1, home_folder=home_folder)
+    speed = system_speed(part, task, documents=many, queries=1, searched=1)
     read = f', {speed.tokens:.0f} tokens each, {speed.batch}, {speed.precision} on {speed.device}'
     return speed.documents_per_second, f'{part}: {many:,} documents{read if has_model else ""}'
 
 
-@follows_home
-def documents_rate(system, task: Task, documents: int = 64, home_folder=None) -> tuple[float, str]:
+def documents_rate(system, task: Task, documents: int = 64) -> tuple[float, str]:
     "Documents per second that a system takes up, and the conditions."
-    measured = [_rate(retriever, task, documents, home_folder) for retriever in retrievers_alone(system)]
+    measured = [_rate(retriever, task, documents) for retriever in retrievers_alone(system)]
     return 1 / sum(1 / rate for rate, _ in measured), '; '.join(how for _, how in measured)
 
 # %% ../../nbs/09_study/03_costs.ipynb #400bb399
@@ -122,14 +112,13 @@ def measure_here(
     task: Task,
     queries: int = 50,  # clocked, one at a time
     documents: int = 64,  # that an encoder is timed on
-    home_folder=None,
 ) -> Costs:
     "Costs of a system in this process, which should hold nothing else."
-    answer = ready_system(system, task, home_folder)
+    answer = ready_system(system, task)
     order = [i % len(task.queries) for i in range(queries)]
     waited = latency_ms(answer, [task.queries.take([i]) for i in order])
     memory = resident_megabytes()
-    rate, conditions = documents_rate(system, task, documents, home_folder)
+    rate, conditions = documents_rate(system, task, documents)
     is_expanded = any(getattr(part, 'expansion', None) for part in parts(system))
     return Costs(
         str(parse(system)),
@@ -137,7 +126,7 @@ def measure_here(
         waited['median_ms'],
         waited['p95_ms'],
         memory,
-        disk_megabytes(system, task, home_folder),
+        disk_megabytes(system, task),
         price_of(system),
         len(task.corpus),
         waited['n'],
@@ -154,8 +143,8 @@ def main():
     "What the child does: read a job on stdin, write the costs, or why there are none."
     job = json.load(sys.stdin)
     try:
-        task = load_task(job['task'], **job['options'], home_folder=job['home'])
-        found = asdict(measure_here(job['system'], task, job['queries'], job['documents'], job['home']))
+        task = load_task(job['task'], **job['options'])
+        found = asdict(measure_here(job['system'], task, job['queries'], job['documents']))
     except MedirError as error:
         found = {'error': [error.what, str(error.where or ''), error.fix]}
     except Exception as error:
@@ -173,7 +162,7 @@ def _run_child(job: dict) -> dict:
             input=json.dumps(job | {'answer': str(answer)}),
             capture_output=True,
             text=True,
-            env={**os.environ, 'PYTHONPATH': paths, 'MEDIR_PROGRESS': '0'},
+            env={**os.environ, 'PYTHONPATH': paths, 'MEDIR_PROGRESS': '0', 'MEDIR_HOME': str(home())},
         )
         found = read_json(answer, {})
     last_words = redact(done.stderr.strip())[-200:]
@@ -197,41 +186,34 @@ def measure_costs(
     "Costs of a system, measured in a process of its own; those of a busy machine are measured again on a quiet one."
     system, options = str(parse(system)), options or {}
     wanting = waiting_processes() if wanting is None else wanting
-    loaded = load_task(str(task), **options, home_folder=home_folder)
+    loaded = load_task(str(task), **options)
     here = machine(), versions(), os.environ.get('OMP_NUM_THREADS', '')
     key = fingerprint('costs', 1, system, loaded.corpus.fingerprint, queries, documents, *here)
     kept = Path(store) / f'{slug(system)}.json' if store else None
     known = read_json(kept, {}) if kept else {}
     if known.get('key') == key and (is_busy(wanting) or not Costs(**known['costs']).was_busy):
         return Costs(**known['costs'])
-    job = {'system': system, 'task': str(task), 'options': options, 'home': str(home(home_folder))}
+    job = {'system': system, 'task': str(task), 'options': options, 'queries': queries, 'documents': documents}
     with waiting(f'costs of {system}'):
-        found = _run_child(job | {'queries': queries, 'documents': documents}) | {'wanting': wanting}
+        found = _run_child(job) | {'wanting': wanting}
     if kept:
         write_json(kept, {'key': key, 'costs': found})
     return Costs(**found)
 
 # %% ../../nbs/09_study/03_costs.ipynb #65c74db9
-_COST_COLUMNS = {
-    'query_ms': 'a query, ms',
-    'query_p95_ms': '95 % below, ms',
-    'documents_per_second': 'documents/s',
-    'memory_mb': 'memory, MB',
-    'disk_mb': 'disk, MB',
-    'price': '$/1M tokens',
-}
+_PRICE = '$/1M tokens'
+_COST_COLUMNS = {'query_ms': 'a query, ms', 'query_p95_ms': '95 % below, ms', 'documents_per_second': 'documents/s'}
+_COST_COLUMNS |= {'price': _PRICE}
 
 
 def costs_columns(costs: dict) -> pd.DataFrame:
     "`Costs` as text, a row each (None: not known); prices only where a service is asked."
-    chosen = 'query_ms', 'query_p95_ms', 'documents_per_second', 'price'
     rows = {
-        name: {_COST_COLUMNS[field]: three_digits(getattr(found, field, None)) for field in chosen}
+        name: {label: three_digits(getattr(found, field, None)) for field, label in _COST_COLUMNS.items()}
         for name, found in costs.items()
     }
     frame = pd.DataFrame.from_dict(rows, orient='index')
-    price = _COST_COLUMNS['price']
-    return frame if price not in frame or frame[price].any() else frame.drop(columns=price)
+    return frame if _PRICE not in frame or frame[_PRICE].any() else frame.drop(columns=_PRICE)
 
 # %% ../../nbs/09_study/03_costs.ipynb #c9d37ad9
 def costs_of_each(systems: list[str], task, options: dict | None = None, **how) -> dict[str, Costs | None]:

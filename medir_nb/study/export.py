@@ -45,7 +45,6 @@ def _of_index(folder, system: str | None, device: str | None) -> _Exported:
     return _Exported(replace(index.task, corpus=index.corpus), index.job, own)
 
 # %% ../../nbs/09_study/08_export.ipynb #42b73c5a
-@follows_home
 def exported_source(
     source,  # an index folder, or what `corpus_task` takes
     system: str | None,

@@ -51,7 +51,7 @@ def runnable_candidates(names: list[str] | None, language: str) -> list[str]:
     return chosen
 
 # %% ../../nbs/09_study/01_profile.ipynb #60d7316c
-_SAMPLE = 1_000  # documents whose tokens are counted
+_SEED, _SAMPLE = 0, 1_000  # documents whose tokens are counted
 _COUNTED = 50  # documents at once, so that a bar moves
 _SPECIAL = 2  # tokens at the ends of a text
 _QUANTILES = (0.5, 0.9, 0.99, 1.0)
@@ -438,9 +438,6 @@ def _lost_labels(walk: StudyFolder, corpus: Corpus) -> str:
         return str(fault)
 
 # %% ../../nbs/09_study/01_profile.ipynb #390823ef
-_SEED, _SAMPLE = 0, 1_000  # documents whose tokens are counted
-
-
 @follows_home
 def profile_corpus(
     source: str | Path,  # a folder or file of documents, a folder with a corpus.jsonl, or a task of the registry
@@ -458,10 +455,8 @@ def profile_corpus(
     for name in [name for name in candidates or () if not hub_name(name)]:
         encoder_spec(name)  # refuses what is none, with the nearest
     folder = _walk_folder(source, to)
-    corpus_file, state = (
-        folder / 'corpus.jsonl',
-        [source_state(source), lang, registry('washing'), __version__, columns, KNOWN],
-    )
+    corpus_file = folder / 'corpus.jsonl'
+    state = [source_state(source), lang, registry('washing'), __version__, columns, KNOWN]
     read = lambda: asdict(write_corpus(source, corpus_file, lang, columns))  # noqa: E731
     holds = lambda found: _is_whole(corpus_file, found)  # noqa: E731
     (folder / '.look').mkdir(parents=True, exist_ok=True)  # tells a walk that is begun from a folder of others

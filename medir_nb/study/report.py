@@ -25,15 +25,8 @@ from ..retrieval.expressions import parts, retriever_of
 from ..retrieval.stages import Job, System
 from ..judging.study_folder import StudyFolder, note_step, read_queries, study_steps
 from ..judging.labelling import ADJUDICATED, decisions, read_votes
-from medir_nb.study.verdict import (
-    UNANSWERED,
-    stress_parts,
-    Verdict,
-    read_verdict,
-    staleness_line,
-    input_fingerprints,
-    verdict_content,
-)
+from .verdict import input_fingerprints, read_verdict, staleness_line, stress_parts, UNANSWERED
+from .verdict import Verdict, verdict_content
 from .quality import KINDS, study_tasks
 from ..judging.available_systems import adaptations
 
@@ -237,6 +230,7 @@ def privacy_line(walk: StudyFolder) -> str:
 # %% ../../nbs/09_study/07_report.ipynb #cbbfc139
 def report_sections(walk: StudyFolder) -> list[dict]:
     "All parts of the page, in order."
+    words = [{'word': word, 'meaning': meaning} for word, meaning in registry('glossary').items()]
     makers = [
         lambda: verdict_sections(walk),
         lambda: [*_look_sections(walk), queries_section(walk), labels_section(walk)],
@@ -244,9 +238,7 @@ def report_sections(walk: StudyFolder) -> list[dict]:
         lambda: adapt_sections(walk),
         lambda: _contract_sections(walk),
         lambda: [receipt_section(walk)],
-        lambda: [
-            section('Words', [], [{'word': word, 'meaning': said} for word, said in registry('glossary').items()])
-        ],
+        lambda: [section('Words', [], words)],
     ]
     return [section for make in progress(makers, desc='report', unit='part') for section in make()]
 

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from ..core.console import counted, note, to_markdown
 from ..core.errors import check, typed
-from ..core.files import atomic_path, file_fingerprint, fingerprint, json_mapping, read_json, write_json
+from ..core.files import atomic_path, file_fingerprint, fingerprint, json_mapping, plain, read_json, write_json
 from ..core.hardware import machine, versions, waiting_processes
 from ..core.places import follows_home
 from ..core.settings import registry
@@ -207,21 +207,10 @@ def verdict_markdown(content: dict) -> str:
     parts += ['## Words', '\n'.join(f'- **{word}**: {meaning}.' for word, meaning in registry('glossary').items())]
     return '\n\n'.join(part for part in parts if part) + '\n'
 
-# %% ../../nbs/09_study/05_verdict.ipynb #3fb38c6a
-def _plain(value):
-    "Numbers of numpy as Python's, and nan as null, for a JSON file that every reader takes."
-    if isinstance(value, dict):
-        return {str(key): _plain(entry) for key, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(entry) for entry in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    return None if isinstance(value, float) and not np.isfinite(value) else value
-
 # %% ../../nbs/09_study/05_verdict.ipynb #d6aeb254
 def write_verdict(walk: StudyFolder, content: dict) -> Verdict:
     "Write `verdict.json`, `verdict.md` and the figure of a walk."
-    content = _plain(content)
+    content = plain(content)
     rows = _figure_rows(content)
     if len(rows):
         save_figure('verdict', rows, verdict_figure, walk.path('figures/verdict.csv').parent)
@@ -469,13 +458,13 @@ def changed_queries(measured: CandidateScores, choice: str, other: str) -> list[
     return compare(by_system[other], by_system[choice], measured.measure, show=5).changed.to_dict('records')
 
 # %% ../../nbs/09_study/05_verdict.ipynb #fd8c8b77
-_UNFOUND = 'something relevant, which no system finds'
+_UNFOUND, _MOST_SHOWN = 'something relevant, which no system finds', 20
 
 
-def unanswered_queries(measured: CandidateScores, most: int = 20) -> list[dict]:
+def unanswered_queries(measured: CandidateScores) -> list[dict]:
     "Texts of the queries for which no system found anything relevant, with what each puts first."
     matrix = measured.matrix
-    query_ids = matrix.index[(matrix == 0).all(axis=1)][:most]
+    query_ids = matrix.index[(matrix == 0).all(axis=1)][:_MOST_SHOWN]
     return [
         {'query': measured.task.queries.text(query_id), 'known': _UNFOUND}
         | {score.system: first_text(score, query_id) for score in measured.scores}
@@ -483,7 +472,7 @@ def unanswered_queries(measured: CandidateScores, most: int = 20) -> list[dict]:
     ]
 
 
-def judged_in_vain(walk: StudyFolder, depths: dict[str, int], most: int = 20) -> list[dict]:
+def judged_in_vain(walk: StudyFolder, depths: dict[str, int]) -> list[dict]:
     "Texts of the queries for which people found nothing, how deep they looked, and what each system puts first."
     texts, corpus, rows = {row['_id']: row['text'] for row in read_queries(walk)}, study_corpus(walk), {}
     for pair in read_pool(walk):
@@ -492,7 +481,7 @@ def judged_in_vain(walk: StudyFolder, depths: dict[str, int], most: int = 20) ->
             known = f'nothing down to document {depths[query_id]} of each'
             row = rows.setdefault(query_id, {'query': texts[query_id], 'known': known})
             row |= {system: snippet('', corpus.text(doc_id)) for system, rank in pair['brought'].items() if rank == 1}
-    return list(rows.values())[:most]
+    return list(rows.values())[:_MOST_SHOWN]
 
 # %% ../../nbs/09_study/05_verdict.ipynb #f20a1ea6
 def _system_entries(compared: Comparison) -> list[dict]:

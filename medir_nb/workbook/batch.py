@@ -19,7 +19,7 @@ from ..core.engines import LocalEngine, RayEngine, done_by
 from ..core.errors import check, MedirError, nearest
 from ..core.places import follows_home, home
 from ..core.settings import read_yaml
-from ..core.console import note
+from ..core.console import note, progress
 from .find import find_notebook, workbook_root
 from .parameters import resolve_parameters
 from .keys import made_checkpoints, missing_results, words_in
@@ -136,11 +136,10 @@ class ProcessEngine:
         return done_by(self.engine, work, run, gpus=run.get('gpus', 0), memory=run.get('memory', 0))
 
 # %% ../../nbs/11_workbook/09_batch.ipynb #69e3a3f7
-def _ray_runs(workers: int, force: bool, address: str = '') -> ProcessEngine:
-    return ProcessEngine(workers, force, RayEngine(1, address))
-
-
-ENGINES = {'local': ProcessEngine, 'ray': _ray_runs}
+ENGINES = {
+    'local': ProcessEngine,
+    'ray': lambda workers, force, address='': ProcessEngine(workers, force, RayEngine(1, address)),
+}
 
 
 def _engine_of(batch: dict, force: bool, path: Path):
@@ -162,12 +161,6 @@ def _blocked_runs(runs: list[dict]) -> dict[int, list[str]]:
         note(f'{_label(i, runs[i])} cannot work here: {"; ".join(why)}')
     return blocked
 
-
-def _missing_line(i: int, run: dict, missing: list[dict]) -> str:
-    "One line about the rows that a run should have measured and did not."
-    first = missing[0]
-    return f'{_label(i, run)} lacks {len(missing):,} rows ({first["system"]} on {first["task"]}: {first["why"]})'
-
 # %% ../../nbs/11_workbook/09_batch.ipynb #7f6570f0
 class _HoursSpent(MedirError):
     "A run that is not started, because those before it took the hours of the batch."
@@ -187,11 +180,6 @@ class _Batch:
         "The receipts of the runs before `i`, of those that finished; it waits for them."
         return [self.done[j].result() for j in range(i) if not self.done[j].exception()]
 
-    def check_hours(self, i: int):
-        "Refuse to start run `i` once the hours of the batch are spent."
-        if self.hours and sum(receipt['seconds'] for receipt in self.finished(i)) >= 3600 * self.hours:
-            raise _HoursSpent(f'the {self.hours:g} hours of the batch are spent')
-
     def upstream(self, i: int) -> list[str]:
         "Keys of the receipts that run `i` stands on; it waits for them."
         if self.runs[i].get('collects'):
@@ -209,8 +197,9 @@ class _Batch:
         "Work off run `i`."
         check(i not in self.blocked, f'it cannot work here: {self.blocked.get(i, [""])[0]}')
         run, upstream = self.runs[i], self.upstream(i)
-        if not run.get('collects'):
-            self.check_hours(i)
+        has_end = self.hours and not run.get('collects')
+        if has_end and sum(receipt['seconds'] for receipt in self.finished(i)) >= 3600 * self.hours:
+            raise _HoursSpent(f'the {self.hours:g} hours of the batch are spent')
         receipt = self.engine.submit(run, upstream).result()
         verb = 'reused' if receipt['reused'] else 'finished'
         seconds, output = receipt['seconds'], receipt['output']
@@ -229,8 +218,10 @@ class _Batch:
             if i not in self.blocked:
                 note(failure)
             return None, failure
-        missing = missing_results(receipt)
-        return receipt, _missing_line(i, self.runs[i], missing) if missing else ''
+        if not (missing := missing_results(receipt)):
+            return receipt, ''
+        lacks, first = f'{_label(i, self.runs[i])} lacks {len(missing):,} rows', missing[0]
+        return receipt, f'{lacks} ({first["system"]} on {first["task"]}: {first["why"]})'
 
 # %% ../../nbs/11_workbook/09_batch.ipynb #85c6b3f8
 @follows_home
@@ -241,8 +232,6 @@ def run_batch(
     engine: str | None = None,  # local, ray or ray:ADDRESS; default: what the file says
 ) -> list[dict]:
     "Receipts of the runs of a batch; a run that failed or lacks rows is raised when all others are done."
-    from medir_nb.core.console import progress
-
     batch = _Batch(path, force, engine)
     numbers = range(len(batch.runs))
     with ThreadPoolExecutor(batch.workers) as pool:
@@ -252,9 +241,6 @@ def run_batch(
         collected = [batch.collect(i) for i in progress(numbers, desc=path.stem, unit='notebook')]
     failures = [failure for _, failure in collected if failure]
     if failures:
-        raise MedirError(
-            f'{len(failures)} of {len(batch.runs)} runs failed or lack rows; {failures[0]}',
-            path,
-            'mend the cause and run the batch again: finished runs are not repeated',
-        )
+        what = f'{len(failures)} of {len(batch.runs)} runs failed or lack rows; {failures[0]}'
+        raise MedirError(what, path, 'mend the cause and run the batch again: finished runs are not repeated')
     return [receipt for receipt, _ in collected if receipt]

@@ -14,11 +14,12 @@ from ..core.errors import MedirError
 from ..core.settings import registry
 from ..encoder.environments import environment_lines
 from ..encoder.availability import gigabytes_of
-from ..retrieval.expressions import model_rows, parse, retriever_of
+from ..retrieval.expressions import model_rows, retriever_of
 from ..retrieval.stages import Job
 from ..evaluator.scores import measure_label, parse_measure
 from ..papers.papers import long_name, paper_row, paper_tasks
 from ..papers.table_rows import none_if_missing, printed_name
+from ..papers.verdicts import system_or_none
 from .cell_tables import is_encoder, leaf_systems
 
 # %% ../../nbs/11_workbook/14_board_systems.ipynb #5b77bee1
@@ -77,13 +78,10 @@ def environment_about(name: str) -> dict:
     return {'lines': environment_lines(name, folder), 'note': registry('environments')[name].get('note', '')}
 
 # %% ../../nbs/11_workbook/14_board_systems.ipynb #4f42f625
-_BILLIONS = re.compile(r'(?<![\w.])(\d+(?:\.\d+)?)([MB])(?![a-z])')
-
-
 def printed_billions(text: str) -> float | None:
     "The largest size that a text names, such as `Q=305M;D=4.02B`, in billions of parameters; None where it names none."
-    found = [float(number) * {'M': 1e-3, 'B': 1}[unit] for number, unit in _BILLIONS.findall(text)]
-    return max(found, default=None)
+    found = re.findall(r'(?<![\w.])(\d+(?:\.\d+)?)([MB])(?![a-z])', text)
+    return max((float(number) * {'M': 1e-3, 'B': 1}[unit] for number, unit in found), default=None)
 
 
 def _billions(row: dict | None) -> float | None:
@@ -199,9 +197,6 @@ def row_about(cell, unreleased: bool) -> dict:
     }
 
 # %% ../../nbs/11_workbook/14_board_systems.ipynb #ea8a8a5f
-_UNRELEASED = 'its weights were never released'
-
-
 def rows_about(
     cells,  # of `cell_table`
 ) -> dict[tuple, dict]:
@@ -211,7 +206,7 @@ def rows_about(
         key = cell.key[:4]
         if key not in rows or (cell.expression and not rows[key].expression):
             rows[key] = cell
-    return {key: row_about(cell, cell.why == _UNRELEASED) for key, cell in rows.items()}
+    return {key: row_about(cell, cell.why == 'its weights were never released') for key, cell in rows.items()}
 
 # %% ../../nbs/11_workbook/14_board_systems.ipynb #4b20e8d2
 def column_of(cell) -> tuple:
@@ -237,11 +232,6 @@ def printed_columns(cells) -> dict:
     columns = {column_of(cell): cell.tasks for cell in cells.itertuples()}
     first = sorted(columns, key=lambda key: (bool(key[0]), order.get(key[1], len(order)), key[0]))
     return {key: columns[key] for key in first}
-
-# %% ../../nbs/11_workbook/14_board_systems.ipynb #8495a787
-def own_columns(own: list[dict]) -> dict:
-    "The columns of a reader's own scores."
-    return {('', row['task'], measure_of(row)): (row['task'],) for row in own}
 
 # %% ../../nbs/11_workbook/14_board_systems.ipynb #ce2db6c4
 def measure_of(row: dict) -> str:
@@ -272,23 +262,15 @@ def other_row(row: dict) -> dict:
     if not expression:
         about |= {'weights': 'open', 'licences': [known.get('licence', 'unknown')]}
         about['size'] = 0.0 if known.get('size') == 'none' else printed_billions(known.get('size', ''))
-    named = {
-        'paper': row['paper'],
-        'table': OTHERS,
-        'title': "independent: by others, with mteb's code",
-        'kind': 'alone',
-    }
-    return {**named, 'label': hub, 'printed': hub, 'expression': expression, **about}
+    named = {'paper': row['paper'], 'table': OTHERS, 'title': "independent: by others, with mteb's code"}
+    return {**named, 'kind': 'alone', 'label': hub, 'printed': hub, 'expression': expression, **about}
 
 # %% ../../nbs/11_workbook/14_board_systems.ipynb #c9ee4d55
 def own_row(row: dict) -> dict:
     "What the page says of a system that a reader measured."
     if row['paper'] not in ('own', 'demo'):
         return other_row(row)
-    try:
-        expression = str(parse(row['system'], runnable=False))
-    except MedirError:
-        expression = ''  # a label, such as that of a training's curve
+    expression = str(system_or_none(row['system']) or '')  # a label, such as that of a training's curve, has none
     text = ', '.join(filter(None, (row['dtype'], row['split'] if row['split'] != 'test' else '')))
     table = 'own receipts' if row['paper'] == 'own' else 'demo'
     named = {'printed': row['system'], 'expression': expression, 'title': '', 'table': table}
@@ -305,8 +287,5 @@ def own_key(row: dict) -> tuple:
 def measured_about(name: str) -> dict:
     "What the page says of a system by the name under which it was measured; a label has no expression."
     named = {printed: row for row, about in registry('models').items() for printed in about.get('published_as') or ()}
-    try:
-        expression = str(parse(name, runnable=False))
-    except MedirError:
-        expression = named.get(name, '')
+    expression = str(system_or_none(name) or named.get(name, ''))
     return {'expression': expression, **about_system(expression)}

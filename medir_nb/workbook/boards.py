@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 import pandas as pd
 from ..core.errors import boundary, check, MedirError
+from ..core.files import plain
 from ..core.settings import registry
 from ..retrieval.expressions import parse
 from ..papers.claims import leave_one_out
@@ -18,8 +19,16 @@ from .keys import receipts
 from .cell_tables import cell_table, hardest, hours_on, measurements, receipt_files
 from .cell_tables import results_folder, way_of
 from .board_systems import column_about, column_of, environment_about, measure_of, measured_about
-from .board_systems import model_about, other_row, OTHERS, own_columns, own_key, own_row, papers_about
-from .board_systems import printed_columns, rows_about, task_about, WEIGHTS
+from medir_nb.workbook.board_systems import (
+    model_about,
+    other_row,
+    OTHERS,
+    own_key,
+    own_row,
+    papers_about,
+    printed_columns,
+)
+from .board_systems import rows_about, task_about, WEIGHTS
 
 # %% ../../nbs/11_workbook/15_boards.ipynb #c74b3c18
 def rank_spread(
@@ -41,13 +50,6 @@ def rank_spread(
 _OWN = ('task', 'system', 'measure', 'value')
 _OWN_MORE = ('low', 'high', 'n_queries', 'revision', 'dtype', 'split')
 
-
-def _plain_value(value):
-    "A value as JSON has it; None where a table has nothing."
-    if value is None or value != value:
-        return None
-    return value.item() if hasattr(value, 'item') else value
-
 # %% ../../nbs/11_workbook/15_boards.ipynb #598b33f4
 def read_own_scores(
     file: str | Path,  # JSON of `medir evaluate --json`, or a CSV with the same columns
@@ -64,7 +66,7 @@ def read_own_scores(
         # a label such as `R@1 strict` stays as it is printed
         records = rows.reindex(columns=[*_OWN, *_OWN_MORE]).to_dict('records')
     source = {'source': file.name, 'receipt': receipt}
-    return [{name: _plain_value(value) for name, value in record.items()} | source for record in records]
+    return [plain(record) | source for record in records]
 
 # %% ../../nbs/11_workbook/15_boards.ipynb #19b0c976
 def own_scores(runs: list[dict] = (), files: list[str | Path] = ()) -> list[dict]:
@@ -96,11 +98,9 @@ def _is_expression(system: str) -> bool:
 # %% ../../nbs/11_workbook/15_boards.ipynb #27bbddf3
 def demo_scores(folder: str | Path | None) -> list[dict]:
     "The scores that the workbook's demos left beside their figures, of systems that an expression names."
-    rows = []
-    for file in sorted(Path(folder).glob('*_scores.csv')) if folder else ():
-        rows += [
-            {**row, 'source': f'{Path(folder).name}/{file.name}', 'paper': 'demo'} for row in read_own_scores(file)
-        ]
+    files = sorted(Path(folder).glob('*_scores.csv')) if folder else ()
+    read = [row for file in files for row in read_own_scores(file)]
+    rows = [{**row, 'source': f'{Path(folder).name}/{row["source"]}', 'paper': 'demo'} for row in read]
     named = {system: _is_expression(system) for system in {row['system'] for row in rows}}
     return [row for row in _each_once(rows) if named[row['system']]]
 
@@ -118,28 +118,10 @@ def _main_results(paper: str):
 # %% ../../nbs/11_workbook/15_boards.ipynb #4dae3213
 def other_scores(paper: str) -> list[dict]:
     "What others measured of a paper's benchmark, a row a score."
-    results, _ = _main_results(paper)
-    about = {
-        'paper': paper,
-        'dtype': '',
-        'split': 'test',
-        'low': None,
-        'high': None,
-        'n_queries': None,
-        'receipt': None,
-    }
-    return [
-        {
-            'system': result.model,
-            'task': result.task,
-            'measure': result.measure,
-            'value': result.value,
-            'revision': result.model_revision,
-            'source': result.source,
-            **about,
-        }
-        for result in results.itertuples()
-    ]
+    named = _main_results(paper)[0].rename(columns={'model': 'system', 'model_revision': 'revision'})
+    rows = named[['system', 'task', 'measure', 'value', 'revision', 'source']].to_dict('records')
+    about = {'paper': paper, 'dtype': '', 'split': 'test'} | dict.fromkeys(('low', 'high', 'n_queries', 'receipt'))
+    return [row | about for row in rows]
 
 # %% ../../nbs/11_workbook/15_boards.ipynb #0c7a1105
 def _runs_here(expression: str, tasks: list[str]) -> str:
@@ -187,8 +169,8 @@ class _Heads:
         self.systems = [*printed.values(), *map(own_row, mine.values())]
         self.rows = _numbers([*printed, *mine])
         self.averaged = printed_columns(cells)  # the tasks behind each column
-        for key, tasks in own_columns(own).items():
-            self.averaged.setdefault(key, tasks)
+        for row in own:
+            self.averaged.setdefault(('', row['task'], measure_of(row)), (row['task'],))
         self.columns = _numbers(self.averaged)
         self.tasks = _numbers(dict.fromkeys(name for tasks in self.averaged.values() for name in tasks))
 
@@ -210,7 +192,7 @@ class _Heads:
 # %% ../../nbs/11_workbook/15_boards.ipynb #3914b53d
 def _points(value) -> float | None:
     "A value from 0 to 1 as the page shows it."
-    return None if _plain_value(value) is None else round(100 * float(value), 6)
+    return None if plain(value) is None else round(100 * float(value), 6)
 
 # %% ../../nbs/11_workbook/15_boards.ipynb #11aaba80
 _RUNS = ('cpu', 'gpu')

@@ -316,14 +316,6 @@ def cell_keys(cells) -> list[tuple]:
     "What tells each of some cells from the others; the first four parts are its printed row."
     return list(zip(*(cells[name].fillna('').astype(str) for name in CELL_KEY), strict=True))
 
-# %% ../../nbs/11_workbook/11_cell_tables.ipynb #465b4a5b
-def _check_published(measured: list[dict]):
-    "Results speak of cells that are published."
-    keys = set(cell_keys(published()))
-    for found in measured:
-        lost = f'a result of a cell that is not published: {" ".join(found["key"])}'
-        check(found['key'] in keys, lost, found['file'], 'run its notebook again')
-
 # %% ../../nbs/11_workbook/11_cell_tables.ipynb #f6ad1bf5
 def cell_table(
     paper: str | None = None,  # all of them without one
@@ -332,7 +324,10 @@ def cell_table(
 ):
     "A row a published cell: what is printed, what others measured, how it could be measured here, and what was."
     measured = measurements(results_folder()) if measured is None else measured
-    _check_published(measured)
+    keys = set(cell_keys(published()))
+    for found in measured:
+        lost = f'a result of a cell that is not published: {" ".join(found["key"])}'
+        check(found['key'] in keys, lost, found['file'], 'run its notebook again')
     first = {found['key']: found for found in reversed(measured)}
     cells = published(paper, list(tables) or None)
     cells = cells.assign(key=cell_keys(cells), unit=unit_value(cells).astype(float))

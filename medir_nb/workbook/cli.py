@@ -115,9 +115,6 @@ for _name, _function in _OF_A_STUDY.items():
     app.command(_name, cls=OneEach, hidden=True)(_by_old_name(_name, _function))
 
 # %% ../../nbs/11_workbook/24_cli.ipynb #337bdd8e
-_INTERRUPTED = 130  # typer makes this status of Ctrl-C
-
-
 def _command():
     "The command line; a mistake in it is one line as well."
     try:
@@ -133,16 +130,9 @@ def _command():
             sys.exit(2)
         command = getattr(getattr(e, 'ctx', None), 'command_path', None) or 'medir'
         raise MedirError(e.format_message().rstrip('.'), None, f'see {command} --help') from None
-    if status == _INTERRUPTED:
+    if status == 130:  # typer makes this status of Ctrl-C
         raise KeyboardInterrupt
     sys.exit(status if isinstance(status, int) else 0)
-
-# %% ../../nbs/11_workbook/24_cli.ipynb #473a9d00
-def _follow_parent():
-    "End with the batch that started this run, also where that was killed and could tell nobody."
-    parent = int(os.environ.pop('MEDIR_PARENT', 0))
-    if parent:
-        end_with(parent, lambda: os._exit(130))
 
 # %% ../../nbs/11_workbook/24_cli.ipynb #5cba7599
 def _home_first(arguments: list[str]) -> tuple[list[str], str | None]:
@@ -172,5 +162,7 @@ def _private_command():
 # %% ../../nbs/11_workbook/24_cli.ipynb #7eccf19d
 def main():
     "The `medir` command: every error is one line on stderr and exit status 2."
-    _follow_parent()
+    if parent := int(os.environ.pop('MEDIR_PARENT', 0)):
+        # the batch that started this run may be killed, and can tell nobody
+        end_with(parent, lambda: os._exit(130))
     run_in_one_line(_private_command, 'stopped; what was finished is kept, the same line goes on')

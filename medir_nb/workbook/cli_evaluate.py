@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Annotated
 from typer import Argument, Option
 from ..core.errors import check, MedirError
-from ..core.files import write_json
+from ..core.files import plain, write_json
 from ..core.places import slug
 from ..core.console import note
-from .options import Device, Dtype, json_safe, Lang, Limit, MaxTokens, PassagesOption, QueryTitles
+from .options import Device, Dtype, Lang, Limit, MaxTokens, PassagesOption, QueryTitles
 from .options import show_table, show_text, Split, split_names, Wide
 
 # %% ../../nbs/11_workbook/18_cli_evaluate.ipynb #8a2bb3ee
@@ -108,22 +108,9 @@ def _with_qrels(task, qrels: Path, allow_unknown_qrels: bool):
     "A task with other judgements."
     from medir_nb import data
 
-    return data.build_task(
-        task.name,
-        task.queries,
-        task.corpus,
-        data.read_qrels(qrels),
-        allow_unknown_qrels,
-        where=str(qrels),
-        language=task.language,
-        query_titles=True,
-        kind=task.kind,
-        measures=task.measures,
-        split=task.split,
-        instructions=task.instructions,
-        groups=task.groups,
-        passages=task.passages,
-    )
+    parts = task.name, task.queries, task.corpus, data.read_qrels(qrels), allow_unknown_qrels, str(qrels)
+    names = ('language', 'kind', 'measures', 'split', 'instructions', 'groups', 'passages')
+    return data.build_task(*parts, query_titles=True, **{name: getattr(task, name) for name in names})
 
 # %% ../../nbs/11_workbook/18_cli_evaluate.ipynb #a8199d68
 def _read_task(task: str | None, qrels: Path | None, split, allow_unknown_qrels: bool, **how):
@@ -196,7 +183,7 @@ class _Done:
         self.scores.append(scores)
         if self.json_file:
             rows = [{**row, 'cut': s.cut, 'settings': s.settings} for s in self.scores for row in s.rows()]
-            write_json(self.json_file, json_safe(rows))
+            write_json(self.json_file, plain(rows))
         if self.run_folder and scores.run is not None:
             name = slug(scores.system)
             retrieval.write_run(scores.run, self.run_folder / f'{slug(scores.task.name)}.{name}.run', name)

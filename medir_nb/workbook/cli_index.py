@@ -71,10 +71,8 @@ def _read_documents(source: str, lang: str | None, below: Path | None = None, in
     if index:
         root = below or Path(source)
         empty = [os.path.relpath(place, root) for place, *inside in os.walk(root) if not any(inside)]
-        there = [
-            *(lost['file'] for lost in met.unreadable),
-            *(name for names in met.not_read.values() for name in names),
-        ]
+        there = [lost['file'] for lost in met.unreadable]
+        there += [name for names in met.not_read.values() for name in names]
         _check_nothing_lost(index, task, there, empty)
     return task
 
@@ -109,12 +107,8 @@ def _check_there(source: str):
     "Refuse the folder of an index that a study does not have yet."
     folder = Path(source)
     is_missing = not folder.exists() and _study_of(folder.parent)
-    check(
-        not is_missing,
-        'this walk has no such folder yet',
-        source,
-        f'medir index {typed(folder.parent)} makes its index/',
-    )
+    fix = f'medir index {typed(folder.parent)} makes its index/'
+    check(not is_missing, 'this walk has no such folder yet', source, fix)
 
 # %% ../../nbs/11_workbook/23_cli_index.ipynb #60a52e98
 def _system_of(source: str, system: str | None, example: str = 'minilm or rrf(bm25,minilm)') -> str:
@@ -374,9 +368,6 @@ def search_command(
     _show_hits(questions, answers, wide)
 
 # %% ../../nbs/11_workbook/23_cli_index.ipynb #d086bd72
-_THREADS = ('OMP_NUM_THREADS', 'OPENBLAS_NUM_THREADS', 'MKL_NUM_THREADS')
-
-
 def serve_command(
     folder: Annotated[Path, Argument(metavar='INDEX', help='A folder that `medir index` made.')],
     host: Annotated[str, Option(help='The address to listen at; the default is this machine alone.')] = '127.0.0.1',
@@ -395,7 +386,7 @@ def serve_command(
     "Answer questions over HTTP from an index, until Ctrl-C or SIGTERM; $MEDIR_SERVE_KEY holds a key to ask for."
     check(mcp or not stdio, 'only MCP is spoken over standard input and output', '--stdio', 'give --mcp, too')
     _check_there(str(folder))
-    for name in _THREADS:
+    for name in ('OMP_NUM_THREADS', 'OPENBLAS_NUM_THREADS', 'MKL_NUM_THREADS'):
         os.environ.setdefault(name, str(threads))
     with waiting('serve'):
         from medir_nb.retrieval import serve, serve_stdio

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 from ..core.errors import check, MedirError
+from ..core.files import plain
 from ..core.places import home
 from ..core.settings import parse_options, registry
 from ..core.console import note, redact
@@ -19,7 +20,7 @@ from .find import batches
 from .keys import missing_results, status
 from .runs import run_notebook, RUN_NOTES
 from .declared import plan_frame, PlanRow
-from .options import Hours, json_safe, JsonRows, Preset, show_table, show_text, Wide
+from .options import Hours, JsonRows, Preset, show_table, show_text, Wide
 
 # %% ../../nbs/11_workbook/19_cli_run.ipynb #ac0ed5cc
 _KINDS = {'.md': 'table', '.csv': 'table', '.png': 'figure', '.svg': 'figure'}
@@ -77,8 +78,7 @@ def run_command(
     if file:
         from medir_nb.workbook.batch import run_batch
 
-        if preset or parameter:
-            raise MedirError('a batch has its own presets and parameters', name, 'edit the batch file')
+        check(not (preset or parameter), 'a batch has its own presets and parameters', name, 'edit the batch file')
         for finished in run_batch(file, force, engine=engine):
             print(finished['output'])
         return
@@ -152,16 +152,6 @@ def _show_plan(planned, wide: bool):
         show_table(planned.frame(), wide, by='task')
         show_text(_sum_line(planned.rows), wide)
 
-# %% ../../nbs/11_workbook/19_cli_run.ipynb #5c8197d4
-def _show_costs(costs, wide: bool):
-    "Print gigabytes, hours and dollars once per model."
-    from medir_nb.workbook.plans import costs_source, costs_table
-
-    if len(costs):
-        print('\nOnce per model, on one 80 GB GPU:\n')
-        show_table(costs_table(costs), wide)
-        show_text(f'\n{costs_source()}', wide)
-
 # %% ../../nbs/11_workbook/19_cli_run.ipynb #2adbbae0
 def _plan_as_json(plans: list, costs) -> str:
     "Plans as JSON: a mapping with `runs` and `costs`."
@@ -170,7 +160,7 @@ def _plan_as_json(plans: list, costs) -> str:
         told = vars(each) | {'notebook': each.name}
         tables = {name: [row.cells for row in told[name]] for name in ('steps', 'judging', 'rows')}
         runs.append({name: told[name] for name in ('notebook', 'preset', 'finished', 'obstacles')} | tables)
-    return json.dumps({'runs': runs, 'costs': json_safe(costs.to_dict('records'))}, ensure_ascii=False, default=int)
+    return json.dumps(plain({'runs': runs, 'costs': costs.to_dict('records')}), ensure_ascii=False)
 
 
 def _requested_runs(name: str, preset: str | None, parameter: list[str] | None) -> list[dict]:
@@ -205,8 +195,8 @@ def _show_scale(name: str, machines: str, wide: bool, rows: bool):
     given = parse_machines(machines)
     frame, overheads = scale_plan(name, given), shard_overheads(name, given, runs=3)
     if rows:
-        told = {'work': json_safe(frame.to_dict('records')), 'shards': json_safe(overheads.to_dict('records'))}
-        print(json.dumps(told, ensure_ascii=False))
+        told = {'work': frame.to_dict('records'), 'shards': overheads.to_dict('records')}
+        print(json.dumps(plain(told), ensure_ascii=False))
         return
     show_table(frame.round(1).astype(object).fillna(''), wide)
     print('\nShards: share of time beyond encoding, expected\n')
@@ -235,7 +225,8 @@ def plan_command(
 ):
     """What a run would do: what is cached, the texts and tokens to encode (≈ where only the registry knows), hours,
     gigabytes and dollars. Never downloads."""
-    from medir_nb.workbook.plans import default_systems, grid_rows, is_task, plan, plan_costs, RunPlan
+    from medir_nb.workbook.plans import costs_source, costs_table, default_systems, grid_rows, is_task
+    from medir_nb.workbook.plans import plan, plan_costs, RunPlan
 
     if hours is not None:
         _show_reproduction(name, hours, wide, rows)
@@ -256,13 +247,12 @@ def plan_command(
     costs = plan_costs(plans)
     if rows:
         print(_plan_as_json(plans, costs))
-    else:
-        _show_costs(costs, wide)
+    elif len(costs):
+        print('\nOnce per model, on one 80 GB GPU:\n')
+        show_table(costs_table(costs), wide)
+        show_text(f'\n{costs_source()}', wide)
 
 # %% ../../nbs/11_workbook/19_cli_run.ipynb #5185fac8
-_STORES = ('corpora', 'vectors', 'scores', 'bm25', 'models', 'checkpoints', 'runs')
-
-
 def status_command(wide: Wide = False):
     "Receipts and what the home folder holds."
     base, runs = home(), status()
@@ -270,7 +260,7 @@ def status_command(wide: Wide = False):
         show_table(runs, wide)
     else:
         print('no runs yet')
-    for store in _STORES:
+    for store in ('corpora', 'vectors', 'scores', 'bm25', 'models', 'checkpoints', 'runs'):
         sizes = [file.stat().st_size for file in (base / store).rglob('*') if file.is_file()]
         print(f'{store:8s} {len(sizes):6,} files {sum(sizes) / 2**20:10,.1f} MB')
     print(f'home     {base}')

@@ -13,16 +13,17 @@ from typing import Annotated, Literal
 from typer import Argument, Option
 from ..core.engines import done_by, engine_named
 from ..core.errors import check, MedirError
+from ..core.files import plain
 from ..core.settings import parse_options
 from ..core.console import note, waiting
 from .skeleton import new_paper as write_new_paper
-from .options import Dtype, Engine, Gpus, json_safe, JsonRows, Memory, OneEach, show_table, Wide
+from .options import Dtype, Engine, Gpus, JsonRows, Memory, OneEach, show_table, Wide
 
 # %% ../../nbs/11_workbook/20_cli_show.ipynb #910afb4b
 def _show_catalogue(tables: dict, wide: bool, rows: bool):
     "Print tables one below the other, or all of them as one JSON value."
     if rows:
-        records = {name: json_safe(frame.to_dict('records')) for name, frame in tables.items()}
+        records = {name: plain(frame.to_dict('records')) for name, frame in tables.items()}
         single = next(iter(records.values()))
         print(json.dumps(records if len(records) > 1 else single, ensure_ascii=False, default=str))
         return
@@ -96,7 +97,7 @@ def leaderboard_command(
         if html:
             write_board(html, data, home_link=home_link)
     if rows:
-        print(json.dumps(json_safe(board_rows(data)), ensure_ascii=False))
+        print(json.dumps(plain(board_rows(data)), ensure_ascii=False))
     if html and not rows:
         print(html)
 
@@ -133,8 +134,8 @@ def _show_contract(model: str, task: str, dtype: str | None):
     from medir_nb import data, retrieval
 
     system = retrieval.parse(model)
-    if not isinstance(system, retrieval.System):
-        raise MedirError(f'{model} has no encoding contract', None, 'name a retriever')
+    is_system = isinstance(system, retrieval.System)
+    check(is_system, f'{model} has no encoding contract', None, 'name a retriever')
     print(retrieval.retriever_of(system).reads(retrieval.Job(data.load_task(task), dtype)))
 
 # %% ../../nbs/11_workbook/20_cli_show.ipynb #d3fc32f3

@@ -11,16 +11,8 @@ from typing import Annotated
 from typer import Argument, Option
 from ..core.console import counted, note, waiting
 from ..core.errors import check, MedirError, typed
-from medir_nb.workbook.options import (
-    chosen_columns,
-    ColumnOption,
-    Lang,
-    PassagesOption,
-    show_table,
-    show_text,
-    split_names,
-    Wide,
-)
+from .options import chosen_columns, ColumnOption, Lang, PassagesOption, show_table, show_text
+from .options import split_names, Wide
 
 # %% ../../nbs/11_workbook/21_cli_study.ipynb #970bcceb
 WalkFolder = Annotated[Path, Argument(metavar='WALK', help='The folder that `medir study look` made.')]

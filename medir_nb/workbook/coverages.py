@@ -9,10 +9,17 @@ __all__ = ['coverage', 'coverage_reasons', 'coverage_table', 'coverage_line', 'w
 import re
 from collections import Counter
 from pathlib import Path
+import pandas as pd
 from ..core.console import Prose, to_markdown
 from ..core.errors import check
 from ..core.network import unreachable
 from ..core.settings import registry
+from ..data.registered import task_folder
+from ..encoder.availability import encoder_availability, memory_here
+from ..generator.models import llm
+from ..retrieval.reranker_model import reranker_runs
+from ..papers.papers import paper_row
+from ..papers.table import VERDICTS
 from .cell_tables import cell_table, hours_on, is_encoder, leaf_systems, measurements, results_folder
 from .cell_tables import way_of, works_of
 from .reproductions import reproduction, reproduction_sentence
@@ -42,11 +49,7 @@ def hours_of(cells) -> dict:
     }
 
 # %% ../../nbs/11_workbook/13_coverages.ipynb #0f52613c
-def _kinds() -> list[str]:
-    "The verdicts on what was measured."
-    from medir_nb.papers.table import VERDICTS
-
-    return [kind for kind in VERDICTS if kind != 'not run']
+_KINDS = [kind for kind in VERDICTS if kind != 'not run']  # the verdicts on what was measured
 
 # %% ../../nbs/11_workbook/13_coverages.ipynb #c3871bda
 # how the page calls what others measured, by verdict of `independent_verdict`
@@ -63,7 +66,7 @@ def _coverage_row(cells, is_known: bool) -> dict:
     kinds, ways = Counter(cells.kind.dropna()), Counter(cells.way)
     seconds = Counter(said.partition(':')[0] for said in cells.independent_verdict.dropna())
     second = {_SECOND[verdict]: seconds[verdict] for verdict in _SECOND}
-    verdicts = {'measured': kinds.total(), **{kind: kinds[kind] for kind in _kinds()}}
+    verdicts = {'measured': kinds.total(), **{kind: kinds[kind] for kind in _KINDS}}
     by_way = {name: ways[name] for name in registry('coverage')['ways']}
     verdicts = verdicts if is_known else dict.fromkeys(verdicts)
     return {'published': len(cells), **second, **verdicts, **by_way, **hours_of(cells)}
@@ -75,20 +78,13 @@ def coverage(
     folder: str | Path | None = None,  # of stored results: the workbook's `figures`
 ):
     "A row a paper: cells published, measured here by verdict, and how all of them could be measured, with hours."
-    import pandas as pd
-
     folder = folder or results_folder()
     papers = cell_table(paper, tables, measurements(folder)).groupby('paper', sort=False)
     return pd.DataFrame([{'paper': name, **_coverage_row(own, bool(folder))} for name, own in papers], dtype=object)
 
 # %% ../../nbs/11_workbook/13_coverages.ipynb #f471a969
-def coverage_reasons(
-    paper: str | None = None,
-    tables: list[str] = (),
-):
+def coverage_reasons(paper: str | None = None, tables: list[str] = ()):
     "How many cells of a paper need more than one GPU, and why."
-    import pandas as pd
-
     cells = cell_table(paper, tables)
     cells = cells[~cells.way.isin([*_RUNS, 'no score'])]
     counts = Counter(zip(cells.paper, cells.way, cells.why, strict=True))
@@ -108,34 +104,24 @@ def _model_obstacle(answer: str) -> str:
 
 def _leaf_obstacle(leaf) -> str:
     "Why this machine does not run one system now; '' where it does."
-    from medir_nb.encoder.availability import encoder_availability
-    from medir_nb.generator.models import llm
-    from medir_nb.retrieval.reranker_model import reranker_runs
-
     models = [encoder_availability(leaf.name)] if is_encoder(leaf) else []
     if leaf.reranker:
         llm_name = leaf.reranker.llm
         models.append(llm(llm_name).runs() if llm_name else reranker_runs(leaf.reranker[0]))
     found = [_model_obstacle(answer) for answer in models]
-    found += (
-        [unreachable() and f'the text that joins its query is not here, and {unreachable()}'] if leaf.expansion else []
-    )
+    if leaf.expansion:
+        found.append(unreachable() and f'the text that joins its query is not here, and {unreachable()}')
     return next(filter(None, found), '')
 
 # %% ../../nbs/11_workbook/13_coverages.ipynb #c0b7e004
 def _data_obstacle(task: str) -> str:
     "Why this machine does not have the data of a task now; '' where it has, or can fetch them."
-    from medir_nb.data.registered import task_folder
-
     if task_folder(task) or registry('tasks')[task].get('load'):
         return ''
     return unreachable() and f'its data are not here, and {unreachable()}'
 
 
-def obstacle_here(
-    expression: str,
-    tasks: list[str],
-) -> str:
+def obstacle_here(expression: str, tasks: list[str]) -> str:
     "Why this machine does not run a system on all of some tasks now; '' where it does."
     found = (*map(_data_obstacle, tasks), *map(_leaf_obstacle, leaf_systems(expression)))
     return next(filter(None, found), '')
@@ -147,8 +133,6 @@ _RUNNABLE = ['paper', 'table', 'system', 'dataset', 'measure', 'expression', 'ho
 
 def _here(expression: str, tasks: tuple) -> tuple[float, str]:
     "Hours of a system on some tasks on this machine, and why it does not run here."
-    from medir_nb.encoder.availability import memory_here
-
     rated, has_gpu = hours_on(expression, tasks), memory_here()[1] == 'GPU memory'
     hours = rated['gpu hours'] if has_gpu and rated['gpu hours'] is not None else rated['cpu hours']
     slow = f'more than {MOST_HOURS} h on this machine' if hours > MOST_HOURS else ''
@@ -197,9 +181,7 @@ def coverage_table(
     counts,  # of `coverage`
 ):
     "The coverage as text, for people."
-    import pandas as pd
-
-    names = ('published', *_SECOND.values(), 'measured', *_kinds(), *_HEADERS)
+    names = ('published', *_SECOND.values(), 'measured', *_KINDS, *_HEADERS)
     shown = [name for name in names if name in _ALWAYS or counts[name].fillna(0).astype(bool).any()]
     rows = counts.to_dict('records')
     texts = {_HEADERS.get(name, name): [_way_text(row, name) for row in rows] for name in shown}
@@ -227,7 +209,7 @@ _NEEDS = {
 # %% ../../nbs/11_workbook/13_coverages.ipynb #ca22b10e
 def _with_kinds(row) -> str:
     "How many cells were measured of how many, with a count for each verdict."
-    kinds = [f'{row[kind]:,} {kind}' for kind in _kinds() if row[kind]]
+    kinds = [f'{row[kind]:,} {kind}' for kind in _KINDS if row[kind]]
     return f' ({", ".join(kinds)})' if kinds else ''
 
 
@@ -271,22 +253,17 @@ def coverage_line(
     folder: str | Path | None = None,  # of stored results: the workbook's `figures`
 ) -> Prose:
     "How much of a paper was measured here and what the rest would take: a line for the top of its notebook."
-    from medir_nb.papers.papers import paper_row
-
     row = coverage(paper, tables, folder).iloc[0].to_dict()
     named = ', '.join(tables).replace('Table ', 'Tables ', 1 if len(tables) > 1 else 0).replace(', Table ', ', ')
     title = ', '.join(filter(None, (paper_row(paper).get('title', paper).split(':')[0], named)))
     other = f', {row["no score"]:,} of them sizes, settings or times' if row['no score'] else ''
     published_text = f'**{title}:** {row["published"]:,} cells are published{other}; {_measured_text(row)}.'
-    return Prose(
-        published_text + _second_text(row) + _needs_text(row) + _never_text(row, coverage_reasons(paper, tables))
-    )
+    never_text = _never_text(row, coverage_reasons(paper, tables))
+    return Prose(published_text + _second_text(row) + _needs_text(row) + never_text)
 
 # %% ../../nbs/11_workbook/13_coverages.ipynb #41cfb507
 def coverage_sentence(counts) -> str:
     "How many cells of the papers, and of the referees, were measured."
-    from medir_nb.papers.papers import paper_row
-
     is_referee = counts.paper.map(lambda name: bool(paper_row(name).get('referees')))
     of = {False: 'cells that the papers print', True: 'results that others published for the packaged encoders'}
     said = []

@@ -11,19 +11,15 @@ import json
 import os
 import tempfile
 from pathlib import Path
-from ..core.errors import MedirError, nearest
+from ..core.errors import check, MedirError, nearest
 from ..core.places import find_root
 
 # %% ../../nbs/11_workbook/00_find.ipynb #d57a62dd
 def workbook_root() -> Path:
     "The folder of the workbook around the current folder, or `$MEDIR_ROOT`."
-    root = find_root()
-    if root is None:
-        raise MedirError(
-            'no workbook here (a folder with settings.ini and nbs/)',
-            Path.cwd(),
-            'notebooks are not in the package: run inside a clone of the repository, or set MEDIR_ROOT to one',
-        )
+    root, what = find_root(), 'no workbook here (a folder with settings.ini and nbs/)'
+    fix = 'notebooks are not in the package: run inside a clone of the repository, or set MEDIR_ROOT to one'
+    check(root, what, Path.cwd(), fix)
     return root
 
 # %% ../../nbs/11_workbook/00_find.ipynb #1e41ff7e
@@ -60,13 +56,10 @@ def notebook_text(cells: list[dict]) -> str:
     return nbformat.writes(nbformat.v4.new_notebook(cells=written, metadata={'kernelspec': kernel})) + '\n'
 
 # %% ../../nbs/11_workbook/00_find.ipynb #359d6ce4
-_NOTEBOOK_FOLDERS = ('nbs/papers', 'nbs/recipes', 'nbs')
-
-
 def notebooks() -> dict[str, Path]:
     "Parameterised notebooks of the workbook by name."
-    root = workbook_root()
-    paths = [path for folder in _NOTEBOOK_FOLDERS for path in sorted((root / folder).glob('*.ipynb'))]
+    folders = [workbook_root() / 'nbs' / folder for folder in ('papers', 'recipes', '')]
+    paths = [path for folder in folders for path in sorted(folder.glob('*.ipynb'))]
     return {path.stem: path for path in paths if any(is_parameters(cell) for cell in notebook_cells(path))}
 
 # %% ../../nbs/11_workbook/00_find.ipynb #022a74d8

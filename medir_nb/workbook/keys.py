@@ -72,14 +72,6 @@ def server_marks(words: set[str]) -> dict[str, str]:
     addresses = {name: fingerprint(value) for name, value in variables.items()}
     return addresses | {str(tape): file_fingerprint(tape) for tape in tapes}
 
-# %% ../../nbs/11_workbook/02_keys.ipynb #bcc434e4
-def _is_there(word: str) -> bool:
-    "Whether a word of an expression is a path; most are names, and some are none that a file could have."
-    try:
-        return Path(word).exists()
-    except (OSError, ValueError):
-        return False
-
 # %% ../../nbs/11_workbook/02_keys.ipynb #3af5ff87
 # registry → what its rows are called in a key
 _READ_BY_NAME = {'corpora': 'corpus', 'pretraining': 'corpus for pairs', 'tuning': 'labelled set'}
@@ -108,7 +100,7 @@ def data_fingerprints(parameters: dict) -> dict[str, str]:
     for word in sorted(words - made_checkpoints(parameters)):
         if word in tasks:
             marks.setdefault(word, fingerprint(tasks[word]))
-        elif _is_there(word):
+        elif os.path.exists(word):
             marks[word] = file_fingerprint(word)
         elif word in registry('rows') and (left := home() / 'training-data' / f'{word}.jsonl').is_file():
             marks[f'rows {word}'] = file_fingerprint(left)
@@ -117,15 +109,12 @@ def data_fingerprints(parameters: dict) -> dict[str, str]:
     return marks | server_marks(words)
 
 # %% ../../nbs/11_workbook/02_keys.ipynb #10a7bc0f
-_LIBRARY_FILES = {'.py', '.yaml', '.csv', '.jsonl'}
-
-
 def _library_fingerprint() -> str:
     "A hash of the package: its code, registries, published numbers and committed cassettes."
     import medir_nb
 
     package = Path(medir_nb.__file__).parent
-    files = [file for file in sorted(package.rglob('*')) if file.suffix in _LIBRARY_FILES]
+    files = [file for file in sorted(package.rglob('*')) if file.suffix in {'.py', '.yaml', '.csv', '.jsonl'}]
     return fingerprint({str(file.relative_to(package)): file_fingerprint(file) for file in files})
 
 # %% ../../nbs/11_workbook/02_keys.ipynb #c0c50354
@@ -194,12 +183,8 @@ def _head_fingerprint(file: Path, size: int) -> str:
     "A hash of the first `size` bytes of a file."
     import xxhash
 
-    digest = xxhash.xxh3_128()
     with open(file, 'rb') as stream:
-        while size > 0 and (part := stream.read(min(size, 1 << 22))):
-            digest.update(part)
-            size -= len(part)
-    return digest.hexdigest()
+        return xxhash.xxh3_128(stream.read(size)).hexdigest()
 
 # %% ../../nbs/11_workbook/02_keys.ipynb #086c2bc9
 def cassettes_read(parameters: dict) -> dict[str, list]:

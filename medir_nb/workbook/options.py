@@ -33,11 +33,6 @@ def cell_text(value, digits: int = 4) -> str:
         return ''
     return f'{value:.{digits}f}' if isinstance(value, float) else ' '.join(str(value).split())
 
-
-def _said_once(columns: dict[str, list[str]]) -> dict[str, str]:
-    "The columns that have one value in all of several rows."
-    return {name: cells[0] for name, cells in columns.items() if len(cells) > 1 and len(set(cells)) == 1}
-
 # %% ../../nbs/11_workbook/17_options.ipynb #b9272925
 _LONG = 30  # characters of a cell that is better read on a line of its own
 _GAP = '  '  # between columns
@@ -80,7 +75,8 @@ def _line(cells: list[str], widths: dict[str, int]) -> str:
 def fold_table(frame, width: int) -> str:
     "A data frame as a table of at most `width` columns, in which nothing is left out."
     columns = {str(name): [cell_text(value) for value in frame[name]] for name in frame}
-    shared = {} if len(_fitting(columns, width)) == len(columns) else _said_once(columns)
+    same = {name: cells[0] for name, cells in columns.items() if len(cells) > 1 and len(set(cells)) == 1}
+    shared = {} if len(_fitting(columns, width)) == len(columns) else same
     rest = {name: cells for name, cells in columns.items() if name not in shared} or columns
     stay = _fitting(rest, width)
     said = '; '.join(f'{name}: {value}' for name, value in shared.items() if value)
@@ -225,12 +221,3 @@ class OneEach(typer.core.TyperCommand):
 
         parser.parse_args = parse_once
         return parser
-
-# %% ../../nbs/11_workbook/17_options.ipynb #e0896347
-def json_safe(rows: list[dict]) -> list[dict]:
-    "Rows in which a missing number is null."
-
-    def is_nan(value) -> bool:
-        return isinstance(value, float) and value != value
-
-    return [{name: None if is_nan(value) else value for name, value in row.items()} for row in rows]

@@ -31,11 +31,8 @@ def annotation_type(node: ast.expr, path: Path):
     if all(isinstance(part, _PARTS) for part in parts) and names <= set(_NAMES):
         with contextlib.suppress(TypeError, RecursionError, MemoryError):
             return eval(compile(ast.Expression(node), str(path), 'eval'), {'__builtins__': {}}, _NAMES)
-    raise MedirError(
-        f'`{ast.unparse(node)}` is no type of a parameter',
-        path,
-        f'write {", ".join(_TYPES)}, Literal[…], Optional[…] or a list or dict of them',
-    )
+    fix = f'write {", ".join(_TYPES)}, Literal[…], Optional[…] or a list or dict of them'
+    raise MedirError(f'`{ast.unparse(node)}` is no type of a parameter', path, fix)
 
 # %% ../../nbs/11_workbook/01_parameters.ipynb #d5505955
 def _default_value(statement: ast.AnnAssign, path: Path):
@@ -43,11 +40,8 @@ def _default_value(statement: ast.AnnAssign, path: Path):
     try:
         return ast.literal_eval(statement.value)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        raise MedirError(
-            f'the default of `{ast.unparse(statement.target)}` is no plain value',
-            path,
-            'write text, a number, a list or a mapping',
-        ) from None
+        what = f'the default of `{ast.unparse(statement.target)}` is no plain value'
+        raise MedirError(what, path, 'write text, a number, a list or a mapping') from None
 
 # %% ../../nbs/11_workbook/01_parameters.ipynb #888409e2
 def _statements(source: str, path: Path) -> list[ast.stmt]:
@@ -60,12 +54,6 @@ def _statements(source: str, path: Path) -> list[ast.stmt]:
         cause = cause_of(e)
     raise MedirError(f'the parameters cell is no Python ({cause})', path, 'mend the cell')
 
-# %% ../../nbs/11_workbook/01_parameters.ipynb #0966e6db
-def _is_parameter(statement: ast.stmt) -> bool:
-    "Whether a statement reads `name: type = default`."
-    named = isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
-    return named and statement.value is not None
-
 # %% ../../nbs/11_workbook/01_parameters.ipynb #09ed9159
 def schema(path: Path) -> dict[str, tuple]:
     "`name → (type, default)` of a notebook's parameters cell."
@@ -75,10 +63,9 @@ def schema(path: Path) -> dict[str, tuple]:
     for statement in _statements(cell['source'], path):
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
             continue  # a docstring
-        if not _is_parameter(statement):
-            raise MedirError(
-                f'`{ast.unparse(statement)}` is no annotated parameter', path, 'write name: type = default'
-            )
+        is_named = isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
+        what = f'`{ast.unparse(statement)}` is no annotated parameter'
+        check(is_named and statement.value is not None, what, path, 'write name: type = default')
         kind = annotation_type(statement.annotation, path)
         fields[statement.target.id] = (kind, _default_value(statement, path))
     return fields
@@ -106,14 +93,9 @@ def _given_values(path: Path, preset: str | None, overrides: dict | None) -> dic
 def _check_names(given: dict, fields: dict, notebook: str):
     "Refuse secrets and names that the notebook does not have."
     for name, (_, where) in given.items():
-        if is_secret(name):
-            raise MedirError(
-                f'{name!r} looks like a secret, and parameters are written into the executed notebook',
-                where,
-                'put it into an environment variable',
-            )
-        if name not in fields:
-            raise MedirError(f'unknown parameter {name!r} of {notebook}', where, nearest(name, fields))
+        what = f'{name!r} looks like a secret, and parameters are written into the executed notebook'
+        check(not is_secret(name), what, where, 'put it into an environment variable')
+        check(name in fields, f'unknown parameter {name!r} of {notebook}', where, nearest(name, fields))
 
 # %% ../../nbs/11_workbook/01_parameters.ipynb #055d4213
 def _type_error(error, fields: dict, given: dict) -> MedirError:
@@ -143,9 +125,6 @@ def _checked_values(path: Path, fields: dict, given: dict) -> dict:
             raise _type_error(e, fields, given) from None
 
 # %% ../../nbs/11_workbook/01_parameters.ipynb #2b178bdf
-_RELATIVE_PATH = re.compile(r'(?<![\w./~-])\.{1,2}/[^\s,()+>@=]+')
-
-
 def absolute_paths(value):
     "`value` with every `./x` and `../x` made absolute, also in lists, mappings and system expressions."
     if isinstance(value, dict):
@@ -153,7 +132,7 @@ def absolute_paths(value):
     if isinstance(value, list):
         return [absolute_paths(inner) for inner in value]
     if isinstance(value, str):
-        return _RELATIVE_PATH.sub(lambda match: os.path.abspath(match[0]), value)
+        return re.sub(r'(?<![\w./~-])\.{1,2}/[^\s,()+>@=]+', lambda match: os.path.abspath(match[0]), value)
     return value
 
 # %% ../../nbs/11_workbook/01_parameters.ipynb #ec982756
@@ -171,9 +150,8 @@ def resolve_parameters(
 # %% ../../nbs/11_workbook/01_parameters.ipynb #f3822dc9
 def parameter_value(parameters: dict, name: str):
     "The value of a parameter that a plan names."
-    if name not in parameters:
-        what = f'the plan reads a parameter {name!r}, which the notebook does not have'
-        raise MedirError(what, 'plans.yaml', nearest(name, parameters))
+    what = f'the plan reads a parameter {name!r}, which the notebook does not have'
+    check(name in parameters, what, 'plans.yaml', nearest(name, parameters))
     return parameters[name]
 
 # %% ../../nbs/11_workbook/01_parameters.ipynb #156f27a5

@@ -60,12 +60,11 @@ def plan(
     name: str,  # a notebook of the workbook, or a path
     preset: str | None = None,
     overrides: dict | None = None,  # parameters on top of the preset
-    upstream: list[str] = (),  # keys of the runs that it stands on
 ) -> RunPlan:
     "What a run of a notebook would do."
     path = find_notebook(name)
     parameters, declared = resolve_parameters(path, preset, overrides), notebook_plan(path.stem)
-    key, _ = receipt_key(path, parameters, upstream)
+    key, _ = receipt_key(path, parameters)
     receipt, loop = valid_receipt(key), declared.loop
     return RunPlan(
         name,
@@ -119,9 +118,6 @@ class Cost:
     gigabytes: float | None = 0.0  # to fetch
     hours: float | None = 0.0  # on one GPU
     dollars: float | None = 0.0
-
-
-_UNKNOWN = Cost(None, None, None)
 
 # %% ../../nbs/11_workbook/07_plans.ipynb #36eebb47
 def _service_dollars(name: str, tokens: int | None, side: str) -> float | None:
@@ -191,7 +187,7 @@ def work_cost(work: Workload) -> Cost:
     try:
         return _COST_OF[work.kind](work)
     except MedirError:
-        return _UNKNOWN
+        return Cost(None, None, None)
 
 # %% ../../nbs/11_workbook/07_plans.ipynb #29eae330
 def _sum(first: int | None, second: int | None) -> int | None:

@@ -44,30 +44,23 @@ class Piece:
 
     def hours(self, done: set = frozenset()) -> float:
         "On one GPU, without the work that is `done`."
-        return _BEGINNING + sum(work.gpu_hours for work in self.works - done)
+        beginning = 1 / 60  # a model is loaded and a task is read
+        return beginning + sum(work.gpu_hours for work in self.works - done)
 
     @property
     def order(self) -> tuple:
         "What sorts it: claims an hour, then cells an hour."
         return -self.claims / self.hours(), -self.cells / self.hours()
 
-
-_BEGINNING = 1 / 60  # hours: a model is loaded and a task is read
-
 # %% ../../nbs/11_workbook/12_reproductions.ipynb #855f3a5c
-def _is_open(cells):
-    "Which cells a GPU can measure that neither this workbook nor others have."
-    is_scored = cells.way.isin(('cpu', 'gpu')) & cells.task.notna()
-    return is_scored & cells.measured.isna() & (cells.independent_verdict != 'confirmed')
-
-
 def pieces(
     cells,  # of `cell_table`
 ) -> list[Piece]:
-    "The pieces of work behind open cells, those that tell most an hour first."
-    cells = cells[cells.task.notna()]
+    "The pieces of work behind cells that neither this workbook nor others have, those that tell most an hour first."
+    is_open = cells.task.notna() & cells.measured.isna() & (cells.independent_verdict != 'confirmed')
+    wanted = cells[is_open & cells.way.isin(('cpu', 'gpu'))]
     shares, found = claim_shares(), []
-    for (system, task), own in cells[_is_open(cells)].groupby(['expression', 'task'], sort=False):
+    for (system, task), own in wanted.groupby(['expression', 'task'], sort=False):
         works = frozenset(works_of(system, task))
         if works and all(work.gpu_hours is not None and not work.pairs for work in works):
             claims = sum(shares.get((row, task), 0) for row in {key[:4] for key in own.key})
@@ -139,13 +132,12 @@ def printed_beside(
     }
 
 # %% ../../nbs/11_workbook/12_reproductions.ipynb #7da44e2d
-_SHOWN = ['paper', 'table', 'system', 'dataset', 'measure', 'text', 'independent', 'measured', 'low', 'high', 'verdict']
+_SHOWN = ['paper', 'table', 'system', 'dataset', 'measure', 'printed', 'independent', 'independent_verdict']
+_SHOWN += ['measured', 'low', 'high', 'verdict']
 
 
 def own_results():
     "The printed cells that runs of the home folder measured: printed, measured elsewhere and here, and verdicts."
     cells = cell_table(measured=measurements(None, receipts()))
     cells = cells.assign(independent=cells.independent * cells.scale.astype(float))
-    found = cells.dropna(subset='verdict').rename(columns={'text': 'printed'})
-    shown = ['printed' if name == 'text' else name for name in _SHOWN]
-    return found[[*shown[:7], 'independent_verdict', *shown[7:]]].reset_index(drop=True)
+    return cells.dropna(subset='verdict').rename(columns={'text': 'printed'})[_SHOWN].reset_index(drop=True)

@@ -51,21 +51,6 @@ def _register_redaction():
 
     papermill_io.register(_PREFIX, Redacting())
 
-# %% ../../nbs/11_workbook/03_runs.ipynb #5d36bca3
-@contextlib.contextmanager
-def environment(variables: dict[str, str]):
-    "Inside the block these environment variables are set; afterwards they are as they were."
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ |= variables
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
 # %% ../../nbs/11_workbook/03_runs.ipynb #075405e1
 def _kernel_variables(working: Path, base: Path, preset: str | None) -> dict[str, str]:
     "What a notebook's kernel is told of the places it may use."
@@ -77,13 +62,6 @@ def _kernel_variables(working: Path, base: Path, preset: str | None) -> dict[str
 # %% ../../nbs/11_workbook/03_runs.ipynb #c40e0f3c
 _AGAIN = 'and run the same line again: what was encoded is kept'
 
-
-def _cell_failure(error, path: Path, working: Path) -> MedirError:
-    "An exception of a cell as one line."
-    said = ' '.join(str(error.evalue).split())[:300]
-    what = f'{path.stem} stopped in cell In [{error.exec_count}]: {error.ename}: {said}'
-    return MedirError(what, working, f'mend the cause {_AGAIN}')
-
 # %% ../../nbs/11_workbook/03_runs.ipynb #046de4a9
 @contextlib.contextmanager
 def _in_one_line(path: Path, working: Path):
@@ -94,7 +72,9 @@ def _in_one_line(path: Path, working: Path):
     try:
         yield
     except PapermillExecutionError as e:
-        raise _cell_failure(e, path, working) from None
+        said = ' '.join(str(e.evalue).split())[:300]
+        what = f'{path.stem} stopped in cell In [{e.exec_count}]: {e.ename}: {said}'
+        raise MedirError(what, working, f'mend the cause {_AGAIN}') from None
     except (MedirError, OSError):
         raise
     except DeadKernelError:
@@ -123,12 +103,14 @@ def execute_notebook(
 ):
     "Execute a notebook into `working`."
     import logging
+    from unittest import mock
     import papermill
 
     logging.getLogger('papermill').setLevel(logging.ERROR)
     shows_progress = os.environ.get('MEDIR_PROGRESS', '1') != '0'
     _register_redaction()
-    with environment(_kernel_variables(working, base, preset)), _in_one_line(path, working):
+    variables = _kernel_variables(working, base, preset)
+    with mock.patch.dict(os.environ, variables), _in_one_line(path, working):
         papermill.execute_notebook(
             str(path),
             f'{_PREFIX}{working}',
