@@ -23,12 +23,12 @@ MODELS = {
 
 # the most that the package may have, and the least of `AT_LEAST`: the figures of the day; behind each, the aim
 LIMITS = {
-    'exported lines': 51_802,  # aim 37,000
-    'lines of tests': 30_990,  # 27,000
+    'exported lines': 51_197,  # aim 37,000
+    'lines of tests': 29_752,  # 27,000
     'rooms': 12,  # 12
     'public names': 897,  # 900
-    'signatures with home_folder': 28,  # 60
-    'lessons that call a private helper, %': 4.8,  # 8
+    'signatures with home_folder': 22,  # 60
+    'lessons that call a private helper, %': 4.7,  # 8
     'words an exported line': 3,
     'longest cell': 60,  # 60
     'p90 of cells': 28,  # 28

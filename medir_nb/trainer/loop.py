@@ -68,7 +68,7 @@ def is_trained_from(record: dict, spec) -> bool:
 # %% ../../nbs/05_trainer/14_loop.ipynb #c9ba09db
 def _deciding_processes(config: Settings) -> int:
     "Processes that decide the weights: 1 where all documents of a batch are compared, whichever process holds them."
-    return 1 if getattr(config, 'cross_device', True) else processes_of(config)
+    return 1 if config.whole_batch and getattr(config, 'cross_device', True) else processes_of(config)
 
 
 def training_key(recipe: Recipe) -> str:

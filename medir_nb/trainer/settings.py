@@ -7,7 +7,7 @@ __all__ = ['STAGES', 'PIPELINES', 'Settings', 'Stage', 'training_config']
 
 # %% ../../nbs/05_trainer/09_settings.ipynb #ca87b127
 import os
-from typing import Annotated, get_args, Literal
+from typing import Annotated, ClassVar, get_args, Literal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,6 +68,8 @@ def _as_default(value, default):
 # %% ../../nbs/05_trainer/09_settings.ipynb #b4eb2fe8
 class Settings(Optimisation):
     "What every training takes."
+
+    whole_batch: ClassVar[bool] = True  # its loss compares the texts of all processes, where `cross_device` lets it
 
     save_steps: Count = 100  # a killed training goes on from there; 0: never
     logging_steps: OneOrMore = 1

@@ -72,6 +72,7 @@ class SpladeSettings(EncoderSettings):
     `rewrite_query` and `neg` may be missing."""
 
     library: ClassVar[str] = 'SparseEncoder'
+    whole_batch: ClassVar[bool] = False  # each process prices the FLOPS of its own texts
 
     task: Literal['splade'] = 'splade'
     similarity: Literal['dot'] = 'dot'
