@@ -19,6 +19,7 @@ from conftest import seeded, table, write_beir, write_lines
 from tiny_models import BIOLOGY, LONG, SENTENCES, TEXTS, WEB, Letters, as_sentence_transformer, by_hand, close, frames
 from tiny_models import make_model, make_tokenizer
 from medir_nb import encoder as e
+from medir_nb.data.readers import texts_in_memory
 from medir_nb.core.hub_folders import package_folder
 from medir_nb.core import MedirError, Server, concurrently, read_json, registry
 from medir_nb.data import Task, load_task
@@ -1220,3 +1221,14 @@ def test_a_decoder_that_attends_both_ways_does_so_elsewhere(rows, tmp_path):
     assert difference(expected, own_vectors(one, 'query', texts)) > 1e-3
     job = {'folder': str(save_encoder(both, tmp_path / 'both')), 'queries': SAVED, 'documents': SAVED}
     assert difference(open_elsewhere(tmp_path, {'both': job})['both']['query'], expected) < 1e-6
+
+
+def test_nan_names_model_and_document(own_registry, rows, tmp_path):
+    def poison(model, tokenizer):
+        model.get_input_embeddings().weight.data[tokenizer('x~')['input_ids'][-1]] = float('nan')
+
+    folder = make_model('gpt_neox', tmp_path / 'nan', change=poison)
+    own_registry(models={'poisoned': {**rows['bmretriever-410m'], 'hub': folder}})
+    corpus = texts_in_memory([{'id': f'd{n}', 'text': text} for n, text in enumerate(('0', 'x~', '1'), 1)], 'poisoned')
+    with pytest.raises(MedirError, match=r"model poisoned.*document 'd2' is not a number.*check the weights"):
+        encode_corpus(tiny('poisoned'), corpus, 'document')

@@ -1,6 +1,6 @@
 """Losses and trainings with tiny random models: what is fed, what is left out, what is saved, and what happens when something breaks."""
 
-import json, shutil, subprocess
+import json, shutil, signal, subprocess, sys, time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -843,3 +843,30 @@ def test_a_layer_that_only_cuts_is_never_trained(rows, pairs, how):
     layers = [module.linear.weight for module in model_of('again') if hasattr(module, 'linear')]
     assert [np.array_equal(weight.detach(), np.eye(8, 32)) for weight in layers] == [True]
     assert encoded('again').shape[1] == 8
+
+
+@pytest.mark.medium
+def test_a_killed_training_goes_on_to_the_same_end(rows, pairs, home):
+    settings = dict(small(pairs), batch_size=2, epochs=2, save_steps=3)
+    whole = train_encoder({**settings, 'output': 'whole'})
+    assert whole.steps == 12
+    slowly = 'import json, sys, time; from medir_nb.trainer import train_encoder; '
+    slowly += 'train_encoder(json.loads(sys.argv[1]), watch=lambda lines, now=False: time.sleep(0.3))'
+    for kill_at, saved in ((4, 3), (8, 6)):  # in the first and in the second epoch of 6 steps
+        child = subprocess.Popen([sys.executable, '-c', slowly, json.dumps(settings, default=str)])
+        deadline, found = time.monotonic() + 300, []
+        while not (found and len(t.read_metrics(found[-1])) >= kill_at):
+            assert child.poll() is None and time.monotonic() < deadline
+            time.sleep(0.01)
+            found = [w / 'metrics.jsonl' for w in t.progress.work_folders(home / 'checkpoints' / 'own')]
+        child.kill()
+        assert child.wait() == -signal.SIGKILL and not (home / 'checkpoints' / 'own').exists()
+        assert t.safe_training.last_checkpoint(found[-1].parent)[0] >= saved
+        with open(found[-1], 'a') as f:
+            f.write('{"step": 99, "lo')  # as a line torn by the kill
+    done = train_encoder(settings)
+    assert done.history.step.tolist() == list(range(1, 13)) and done.loss == whole.loss
+    np.testing.assert_array_equal(done.history.loss, whole.history.loss)
+    same_weights(done.folder, whole.folder)
+    assert checkpoint_record('own')['counts'] == checkpoint_record('whole')['counts']
+    assert not t.progress.work_folders(home / 'checkpoints' / 'own')

@@ -1363,3 +1363,13 @@ def test_a_calm_day_takes_what_encoding_takes_and_a_stormy_one_more():
 
 def test_the_default_is_what_the_simulation_chooses():
     assert best_shard(shard_overheads('pubmed', FOUR, runs=3)) == SHARD
+
+
+def test_a_changed_model_folder_changes_the_key(root, tmp_path):
+    path = write_notebook(root, 'dense', parameters="systems: list[str] = ['bm25']")
+    model = tmp_path / 'model'
+    write_lines(model / 'config.json', ['{}'])
+    for system in (str(model), f'{model}(dtype=bf16)', f'rrf(bm25,{model})'):
+        before = receipt_key(path, {'systems': [system]})[0]
+        write_lines(model / 'config.json', [json.dumps(system)])
+        assert receipt_key(path, {'systems': [system]})[0] != before, system
