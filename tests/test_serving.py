@@ -784,6 +784,16 @@ def test_documents_may_have_the_name_that_hits_have_and_an_unknown_one_is_not_de
     assert client.delete('/documents/b').status_code == client.delete('/documents/a').status_code == 200
 
 
+def test_an_index_whose_folder_is_gone_promises_nothing(home, tmp_path, running):
+    build_index(task_of({'a': 'iron'}), 'bm25', tmp_path / 'index', home_folder=home)
+    client = running(tmp_path / 'index', updates=True)
+    shutil.rmtree(tmp_path / 'index')
+    sent = {'documents': [{'id': 'b', 'text': 'gout'}]}
+    for answer in (client.post('/documents', json=sent), client.delete('/documents/a')):
+        assert 'holds no index' in is_error(answer, 500)
+    assert not (tmp_path / 'index').exists()
+
+
 @pytest.mark.parametrize('path', ['/search', '/documents'])
 def test_the_body_that_a_refusal_prints_is_taken(path, home, tmp_path, running):
     build_index(task_of({'a': 'iron'}), 'bm25', tmp_path / 'index', home_folder=home)

@@ -7,6 +7,7 @@ import pandas as pd, pytest
 ROOT = Path(__file__).parent.parent
 NODE = shutil.which('node')
 sys.path.insert(0, str(ROOT / 'tools' / 'site'))
+from medir_nb.judging.label_tables import write_csv
 import notebooks, reference, stage
 
 
@@ -222,6 +223,16 @@ def test_the_front_page_says_what_its_offline_command_prints(front):
     assert command == 'medir evaluate hpo-lay --system bm25 --measures nDCG@10'
     row = scores_table([evaluate('hpo-lay', 'bm25', measures=['nDCG@10'])]).iloc[0]
     assert said == f'{row["value"]:.4f} [{row["low"]:.4f}, {row["high"]:.4f}]'
+
+
+@pytest.mark.parametrize('sign', '=+-@＝＋－＠')
+def test_no_table_for_spreadsheets_begins_with_a_sign_of_a_formula(sign, tmp_path):
+    assert stage.csv_text([[f'{sign}cmd()']]) == f"'{sign}cmd()\n"
+    write_csv(tmp_path / 'a.csv', ['query'], [{'query': f'{sign}cmd()'}])
+    assert f"\n'{sign}cmd()" in (tmp_path / 'a.csv').read_text('utf-8-sig')
+    board = (ROOT / 'medir_nb/registry/web/board.js').read_text(encoding='utf-8')
+    [guarded] = re.findall(r'/\^\[(.*)\]/.test\(value\)', board)
+    assert sign in guarded
 
 
 def test_tables_of_a_notebook_are_downloads_in_which_nothing_runs():
