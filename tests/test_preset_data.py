@@ -1,6 +1,7 @@
 """Every name of data in every preset is one that the library opens: a row of a registry, a split of a task, or a folder of the reader's own."""
 
 import functools
+import os
 import re
 import tempfile
 from itertools import islice
@@ -113,7 +114,7 @@ def open_texts(name, tasks):
 
 
 OPEN = {
-    'task': lambda name, tasks: load_task(name),
+    'task': lambda name, tasks: load_task(os.path.expandvars(name)),
     'gold': open_gold,
     'pairs': lambda name, tasks: list(islice(corpus_pairs(name), 1)),
     'set': lambda name, tasks: load_labelled(name, limit=2),
