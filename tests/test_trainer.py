@@ -870,3 +870,16 @@ def test_a_killed_training_goes_on_to_the_same_end(rows, pairs, home):
     same_weights(done.folder, whole.folder)
     assert checkpoint_record('own')['counts'] == checkpoint_record('whole')['counts']
     assert not t.progress.work_folders(home / 'checkpoints' / 'own')
+
+
+@pytest.mark.parametrize(
+    'make,said',
+    [
+        (lambda: InfoNCE(None, 0.0), 'temperature is 0.0'),
+        (lambda: t.losses.Alignment(None, 0, 0), 'no part of the loss has a weight'),
+        (lambda: t.losses.Alignment(None, distance='scores'), 'set mirrored'),
+    ],
+)
+def test_losses_made_by_hand_refuse_what_has_no_gradient(make, said):
+    with pytest.raises(MedirError, match=said):
+        make()

@@ -23,8 +23,8 @@ MODELS = {
 
 # the most that the package may have, and the least of `AT_LEAST`: the figures of the day; behind each, the aim
 LIMITS = {
-    'exported lines': 51_197,  # aim 37,000
-    'lines of tests': 29_823,  # 27,000
+    'exported lines': 51_202,  # aim 37,000
+    'lines of tests': 29_836,  # 27,000
     'rooms': 12,  # 12
     'public names': 897,  # 900
     'signatures with home_folder': 22,  # 60

@@ -179,6 +179,7 @@ class _Contrast(torch.nn.Module):
         least_temperature: float = 0.01,  # CLIP's
     ):
         super().__init__()
+        check(temperature > 0, f'temperature is {temperature}', 'InfoNCE', 'write a positive number, such as 0.02')
         what = f'the temperature begins below its floor of {least_temperature}'
         begins = not learn_temperature or temperature >= least_temperature > 0
         check(begins, what, 'InfoNCE', 'lower least_temperature')
@@ -401,6 +402,10 @@ class _TowerAlignment(torch.nn.Module):
         super().__init__()
         weights = contrastive_weight, distance_weight
         check(distance in DISTANCES, f'unknown distance {distance!r}', 'Alignment', nearest(distance, DISTANCES))
+        fits, fix = min(weights) >= 0 and sum(weights) > 0, 'raise contrastive_weight or distance_weight'
+        check(fits, 'no part of the loss has a weight', 'Alignment', fix)
+        whole = mirrored or distance != 'scores' or not distance_weight
+        check(whole, 'scores are compared between two towers that read all texts', 'Alignment', 'set mirrored')
         similarity = 'dot' if cut == 'normalise-truncate' else 'cos'
         settings = {'similarity': similarity, 'in_batch': in_batch, 'cross_device': cross_device}
         self.contrastive = InfoNCE(model, temperature, mini_batch=mini_batch, **settings)
