@@ -30,31 +30,6 @@ class Turn(NamedTuple):
     said: str  # the words of the search, or the answer
     text: str  # the turn up to there
 
-# %% ../../nbs/03_generator/09_agent.ipynb #16b7621e
-def _is_open(text: str, before: str, after: str) -> bool:
-    return text.rfind(before) > text.rfind(after)
-
-# %% ../../nbs/03_generator/09_agent.ipynb #eebb24f4
-def _closed(text: str, finish: str, marks: dict[str, tuple]) -> str:
-    "The text of a turn with the marks that its end has cut off."
-    if finish == 'length':
-        return text + marks['answer'][1] if 'answer' in marks and _is_open(text, *marks['answer']) else text
-    for before, after in sorted(marks.values(), key=lambda pair: -text.rfind(pair[0])):
-        if _is_open(text, before, after):
-            text += after
-    return text
-
-# %% ../../nbs/03_generator/09_agent.ipynb #9f338088
-def _first_act(text: str, marks: dict[str, tuple]) -> tuple[str, re.Match] | None:
-    "The act that ends first in the order of its beginning, and what it says."
-    any_begin = '|'.join(re.escape(before) for before, _ in marks.values())
-    acts = []
-    for act, (before, after) in marks.items():
-        inside = f'{re.escape(before)}((?:(?!{any_begin}).)*?){re.escape(after)}'
-        if match := re.search(inside, text, re.S):
-            acts.append((act, match))
-    return min(acts, key=lambda act_and_match: act_and_match[1].start(), default=None)
-
 # %% ../../nbs/03_generator/09_agent.ipynb #0e5dcbf7
 def read_turn(
     text: str,
@@ -63,12 +38,21 @@ def read_turn(
 ) -> Turn:
     "What a model does in the `text` of a turn, by the marks of a method's `row`."
     marks = {act: row[name] for act, name in (('search', 'query'), ('answer', 'answer')) if row.get(name)}
-    text = _closed(text, finish, marks)
-    first = _first_act(text, marks)
-    if first is None:
+    last_opened_first = sorted(marks.items(), key=lambda act_and_pair: -text.rfind(act_and_pair[1][0]))
+    for act, (before, after) in last_opened_first:
+        may_end_here = finish != 'length' or act == 'answer'
+        if may_end_here and text.rfind(before) > text.rfind(after):
+            text += after
+    any_begin = '|'.join(re.escape(before) for before, _ in marks.values())
+    acts = []
+    for act, (before, after) in marks.items():
+        inside = f'{re.escape(before)}((?:(?!{any_begin}).)*?){re.escape(after)}'
+        if match := re.search(inside, text, re.S):
+            acts.append((act, match))
+    if not acts:
         has_half_a_mark = any(mark in text for mark in marks['search'])
         return Turn('malformed' if 'answer' in marks or has_half_a_mark else 'answer', text, text)
-    act, match = first
+    act, match = min(acts, key=lambda act_and_match: act_and_match[1].start())
     return Turn(act, match[1].strip(), text[: match.end()])
 
 # %% ../../nbs/03_generator/09_agent.ipynb #39cd8f89
@@ -105,12 +89,6 @@ def _finish(dialogue: Dialogue, because: str, text: str, generation: Generation)
     dialogue.ended = because
     dialogue.answer = generation._replace(text=text.strip(), tokens=dialogue.tokens_written)
 
-# %% ../../nbs/03_generator/09_agent.ipynb #56bbdde8
-def _opened_for_it(dialogue: Dialogue) -> str:
-    "The mark that was opened for the model, with which its turn therefore begins."
-    begins = [marks[0] for marks in (dialogue.row['query'], dialogue.row.get('answer')) if marks]
-    return next((mark for mark in begins if dialogue.request.begun.endswith(mark)), '')
-
 # %% ../../nbs/03_generator/09_agent.ipynb #41ae477f
 def record_turn(
     dialogue: Dialogue,
@@ -120,10 +98,12 @@ def record_turn(
     request = dialogue.request
     if generation.cut:
         start, stop = request.cut or (0, len(request.text))
-        dialogue.request = request.shorter(stop - start - generation.cut)
+        request = dialogue.request = request.shorter(stop - start - generation.cut)
     dialogue.tokens_written += generation.tokens
     dialogue.turns.append({'wrote': generation.text, 'tokens': generation.tokens})
-    opened = _opened_for_it(dialogue)
+    # a turn that was begun for the model lacks its first mark
+    begins = [marks[0] for marks in (dialogue.row['query'], dialogue.row.get('answer')) if marks]
+    opened = next((mark for mark in begins if request.begun.endswith(mark)), '')
     turn = read_turn(opened + generation.text, generation.finish, dialogue.row)
     if dialogue.last_because and dialogue.row['query'][0] in generation.text:
         dialogue.faults.append('kept searching')
@@ -151,66 +131,50 @@ def is_new_search(dialogue: Dialogue, turn: Turn) -> bool:
     return True
 
 # %% ../../nbs/03_generator/09_agent.ipynb #f16140a5
-def _shown_passages(dialogue: Dialogue, passages: list) -> str:
-    "Passages as the method shows them, each cut to `characters`."
-    shown = ''
-    for i, (_, text) in enumerate(passages, 1):
-        cut = without_chat_marks(' '.join(text.split()))[: dialogue.settings['characters']]
-        shown += dialogue.row['passage'].replace('{i}', str(i)).replace('{text}', cut)
-    return shown
-
-# %% ../../nbs/03_generator/09_agent.ipynb #81568bec
-def _remark(dialogue: Dialogue, turn: Turn, passages: list | None) -> str:
-    "What is said where there is nothing to show; `passages` is None where nothing was searched."
+def results_shown(
+    dialogue: Dialogue,
+    turn: Turn,
+    passages: list | None,  # (doc_id, text) of what was found; None where nothing was searched
+) -> tuple[str, str]:
+    "Passages as the method shows them, each cut to `characters`, and what is said where there is nothing to show."
     if passages:
-        return ''
+        shown = ''
+        for i, (_, text) in enumerate(passages, 1):
+            cut = without_chat_marks(' '.join(text.split()))[: dialogue.settings['characters']]
+            shown += dialogue.row['passage'].replace('{i}', str(i)).replace('{text}', cut)
+        return shown, ''
     if turn.act == 'malformed':
-        return dialogue.remarks['malformed']
+        return '', dialogue.remarks['malformed']
     if passages is not None:
-        return dialogue.remarks['nothing']
-    return dialogue.remarks['again' if turn.said else 'empty']
-
-# %% ../../nbs/03_generator/09_agent.ipynb #8666d18d
-def _in_its_own_text(dialogue: Dialogue, turn: Turn, content: str, is_last: bool) -> tuple:
-    "Turns in which the model goes on with its text, results inside."
-    mark = None
-    if is_last:
-        mark = dialogue.row.get('answer')
-    elif turn.act == 'malformed':
-        mark = dialogue.row['query']
-    text = f'{dialogue.request.begun}{turn.text}\n\n{content}\n\n{mark[0] if mark else ""}'
-    return ({'role': 'assistant', 'content': text},)
-
-
-def _as_user_turn(dialogue: Dialogue, turn: Turn, content: str) -> tuple:
-    "Turns in which the user hands over the results."
-    said = {'role': 'assistant', 'content': turn.text}
-    return *dialogue.request.turns, said, {'role': 'user', 'content': content}
+        return '', dialogue.remarks['nothing']
+    return '', dialogue.remarks['again' if turn.said else 'empty']
 
 # %% ../../nbs/03_generator/09_agent.ipynb #1b67adb1
-def _next_request(dialogue: Dialogue, turn: Turn, shown: str, remark: str, last_words: str) -> Request:
-    "The request after `turn`; `last_words` ask for the answer."
-    request, place = dialogue.request, dialogue.settings['place']
-    before, after = dialogue.row['results']
+def next_request(
+    dialogue: Dialogue,
+    turn: Turn,
+    shown: str,  # passages
+    remark: str,
+    last_words: str,  # that ask for the answer
+) -> Request:
+    "The request after `turn`."
+    row, request, longest = dialogue.row, dialogue.request, dialogue.max_tokens
+    before, after = row['results']
     content = before + '\n'.join(filter(None, (shown, remark, last_words))) + after
-    shown_from = len(before)
-    if place == 'assistant':
-        turns = _in_its_own_text(dialogue, turn, content, bool(last_words))
-        shown_from += len(f'{request.begun}{turn.text}\n\n')
+    if dialogue.settings['place'] == 'assistant':
+        opened = row['query'] if turn.act == 'malformed' else None
+        if last_words:
+            opened = row.get('answer')
+        so_far = f'{request.begun}{turn.text}\n\n'
+        turns = ({'role': 'assistant', 'content': f'{so_far}{content}\n\n{opened[0] if opened else ""}'},)
     else:
-        turns = _as_user_turn(dialogue, turn, content)
-    longest = dialogue.max_tokens
+        so_far = ''
+        turns = *request.turns, {'role': 'assistant', 'content': turn.text}, {'role': 'user', 'content': content}
     if not last_words:
         longest = min(longest, dialogue.settings['tokens'] - dialogue.tokens_written)
-    cut = (shown_from, shown_from + len(shown))
-    return replace(request, turns=turns, cut=cut, sampling=replace(request.sampling, max_tokens=longest))
-
-# %% ../../nbs/03_generator/09_agent.ipynb #85ee0e54
-def _limit_reached(dialogue: Dialogue) -> str:
-    "The limit that makes the next turn the last one."
-    if dialogue.rounds >= dialogue.settings['rounds']:
-        return 'rounds'
-    return 'tokens' if dialogue.tokens_written >= dialogue.settings['tokens'] else ''
+    start = len(so_far) + len(before)
+    cut, sampling = (start, start + len(shown)), replace(request.sampling, max_tokens=longest)
+    return replace(request, turns=turns, cut=cut, sampling=sampling)
 
 # %% ../../nbs/03_generator/09_agent.ipynb #386e4238
 def continue_dialogue(
@@ -221,22 +185,16 @@ def continue_dialogue(
     "Prepare the next request: the turn, and what was found or, where nothing was searched, what there is to say."
     if passages == []:
         dialogue.faults.append('search without hits')
-    remark, shown = _remark(dialogue, turn, passages), _shown_passages(dialogue, passages or [])
+    shown, remark = results_shown(dialogue, turn, passages)
     dialogue.turns[-1] |= {
         'searched': turn.said if turn.act == 'search' else None,
         'found': [doc_id for doc_id, _ in passages or ()],
         'told': remark,
     }
-    dialogue.last_because = _limit_reached(dialogue)
+    limits = {'rounds': dialogue.rounds, 'tokens': dialogue.tokens_written}
+    dialogue.last_because = next((name for name, n in limits.items() if n >= dialogue.settings[name]), '')
     last_words = dialogue.remarks['last'] if dialogue.last_because else ''
-    dialogue.request = _next_request(dialogue, turn, shown, remark, last_words)
-
-# %% ../../nbs/03_generator/09_agent.ipynb #68c21312
-def _first_request(request: Request, row: dict, settings: dict) -> Request:
-    "A request of an expansion as the first turn of a dialogue."
-    stop = tuple(row[name][1] for name in ('query', 'answer') if row.get(name))
-    longest = min(request.sampling.max_tokens, settings['tokens'])
-    return replace(request, stop=stop, sampling=replace(request.sampling, max_tokens=longest))
+    dialogue.request = next_request(dialogue, turn, shown, remark, last_words)
 
 # %% ../../nbs/03_generator/09_agent.ipynb #b2a17501
 def _begin(task, expansion: tuple, kind: str) -> tuple[dict, dict, LLM, list]:
@@ -249,9 +207,12 @@ def _begin(task, expansion: tuple, kind: str) -> tuple[dict, dict, LLM, list]:
     asked = requests_of(task, method, model, settings)
     remarks, context = row['told'][task.language], model.spec.context
 
+    stop = tuple(row[name][1] for name in ('query', 'answer') if row.get(name))
+
     def dialogue(request):
-        first = _first_request(request, row, settings)
-        return Dialogue(first, row, settings, remarks, context, request.sampling.max_tokens)
+        most = request.sampling.max_tokens
+        sampling = replace(request.sampling, max_tokens=min(most, settings['tokens']))
+        return Dialogue(replace(request, stop=stop, sampling=sampling), row, settings, remarks, context, most)
 
     dialogues = [[dialogue(request) for request in of_query] for of_query in asked]
     return row, settings, model, dialogues

@@ -90,17 +90,6 @@ def _line_of(key: str, generation: Generation) -> str:
         row['cut'] = generation.cut
     return redact(json.dumps(row, ensure_ascii=False)) + '\n'
 
-# %% ../../nbs/03_generator/01_cassettes.ipynb #47f7a558
-def _generation_of(line: bytes) -> tuple[str, Generation]:
-    "Key and generation of a line; any of `_UNREADABLE` where it is torn or foreign."
-    row = json.loads(line)
-    prompt_tokens, tokens = (int(row['usage'].get(k) or 0) for k in ('prompt', 'answer'))
-    made = Generation(str(row['text']), str(row['finish']), prompt_tokens, tokens, int(row.get('cut', 0)))
-    return row['key'], made
-
-
-_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
-
 # %% ../../nbs/03_generator/01_cassettes.ipynb #8cf325b6
 def _append_lines(path: Path, lines: bytes):
     "Write `lines` behind what the file holds, whole lines and on the disk."
@@ -144,34 +133,28 @@ class Cassette:
                 self._read_on()
 
     def _read_on(self):
-        "Take in what was appended since the last look."
-        lines, torn = self._new_lines()
+        "Take in what was appended since the last look; a file that shrank is read from its beginning."
+        size = self.path.stat().st_size if self.path.is_file() else self._bytes_read
+        if size < self._bytes_read:
+            self._bytes_read, self._lines_read, self._stored = 0, 0, {}
+        if size == self._bytes_read:
+            return
+        with open(self.path, 'rb') as file:
+            file.seek(self._bytes_read)
+            *lines, torn = file.read().split(b'\n')
+        self._bytes_read += sum(len(line) + 1 for line in lines)
         for line in lines:
             self._lines_read += 1
             try:
-                key, generation = _generation_of(line)
-                self._stored.setdefault(key, generation)
-            except _UNREADABLE:
+                row = json.loads(line)
+                usage = [int(row['usage'].get(k) or 0) for k in ('prompt', 'answer')]
+                made = Generation(str(row['text']), str(row['finish']), *usage, int(row.get('cut', 0)))
+                self._stored.setdefault(row['key'], made)
+            except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
                 if line.strip():
                     self._name(self._lines_read, 'this line is torn or foreign')
         if torn:
             self._name(self._lines_read + 1, 'the last line is torn (its writer was interrupted)')
-
-    def _new_lines(self) -> tuple[list[bytes], bytes]:
-        "The whole lines after the last one read, and a torn one; a file that shrank is read from its beginning."
-        try:
-            size = self.path.stat().st_size
-        except FileNotFoundError:
-            return [], b''
-        if size < self._bytes_read:
-            self._bytes_read, self._lines_read, self._stored = 0, 0, {}
-        if size == self._bytes_read:
-            return [], b''
-        with open(self.path, 'rb') as file:
-            file.seek(self._bytes_read)
-            whole, end, torn = file.read().rpartition(b'\n')
-        self._bytes_read += len(whole) + len(end)
-        return (whole.split(b'\n') if end else []), torn
 
     def _name(self, line: int, why: str):
         if line not in self._named_lines:
@@ -179,11 +162,9 @@ class Cassette:
             note(f'{self.path}:{line}: {why}; it is skipped, and its generation is made again')
 
 # %% ../../nbs/03_generator/01_cassettes.ipynb #ec831300
-@functools.cache
-def _cassette(path: Path) -> Cassette:
-    return Cassette(path)
+_cassette = functools.cache(Cassette)
 
-# %% ../../nbs/03_generator/01_cassettes.ipynb #6d79cc18
+
 class Cassettes:
     "The cassettes of one model: the home folder's, which grows, and those of `$MEDIR_CASSETTES` and of the package."
 

@@ -17,7 +17,7 @@ from ..core.settings import registry
 from ..data.corpus import Queries
 from ..encoder.model import Encoder
 from ..encoder.store import encode_corpus
-from .llm_rows import Sampling, llm_spec
+from .llm_rows import llm_spec
 from .cassettes import Generation, Request
 from .models import HOLDS_GPU, LLM, llm
 from .methods import SAMPLING_FIELDS, expansion_settings, fill, method_row, wording
@@ -42,10 +42,6 @@ def extract_answer(
     return text.strip(), True
 
 # %% ../../nbs/03_generator/08_expansion.ipynb #64e12c90
-def _squeezed(text: str) -> str:
-    return ' '.join(text.split())
-
-
 def _repeats(answer: str, prompt: str, query: str) -> bool:
     "Whether an answer is its prompt again, in whole or for a good part; all three squeezed."
     if not answer:
@@ -54,7 +50,7 @@ def _repeats(answer: str, prompt: str, query: str) -> bool:
     is_its_beginning = len(answer) > 24 and prompt.startswith(answer)
     return answer.startswith(half_of_the_prompt) or is_its_beginning or answer == query
 
-# %% ../../nbs/03_generator/08_expansion.ipynb #749acc87
+
 def _in_wrong_language(text: str, language: str) -> bool:
     if sum(c.isalpha() for c in text) < 8:
         return False
@@ -63,15 +59,8 @@ def _in_wrong_language(text: str, language: str) -> bool:
     return text_language(text) not in ('', language)
 
 # %% ../../nbs/03_generator/08_expansion.ipynb #b199bbe5
-FAULTS = (
-    'empty',
-    'empty answer',
-    'repeats the prompt',
-    'wrong language',
-    'cut off',
-    'prompt shortened',
-    'no answer mark',
-)
+FAULTS = ('empty', 'empty answer', 'repeats the prompt', 'wrong language')
+FAULTS += ('cut off', 'prompt shortened', 'no answer mark')
 
 # %% ../../nbs/03_generator/08_expansion.ipynb #c125147d
 def judge(
@@ -89,8 +78,8 @@ def judge(
         faults.append('prompt shortened')
     if generation.finish == 'length':
         faults.append('cut off')
-    answer, whole_prompt = _squeezed(text), _squeezed(prompt)
-    if _repeats(answer, whole_prompt, _squeezed(query)):
+    answer, whole_prompt, question = (' '.join(part.split()) for part in (text, prompt, query))
+    if _repeats(answer, whole_prompt, question):
         faults.append('repeats the prompt')
         text = answer[len(whole_prompt) :].strip() if answer.startswith(whole_prompt) else ''
     if _in_wrong_language(text, language):
@@ -98,12 +87,6 @@ def judge(
     if not text:
         faults.append('empty answer' if nothing_follows else 'empty')
     return text, faults
-
-# %% ../../nbs/03_generator/08_expansion.ipynb #129943cb
-def _sampling_for(model: LLM, row: dict, settings: dict) -> Sampling:
-    "The sampling of an expansion."
-    of_expression = {name: settings[name] for name in SAMPLING_FIELDS if name in settings}
-    return model.sampling(**{**row.get('sampling', {}), **of_expression})
 
 # %% ../../nbs/03_generator/08_expansion.ipynb #588b3564
 def _template_for(task, method: str, row: dict, settings: dict) -> str:
@@ -129,7 +112,9 @@ def requests_of(
     what = f'{spec.name} writes {", ".join(spec.languages)}, the task is in {task.language!r}'
     writes_it = not spec.languages or task.language in spec.languages
     check(writes_it, what, task.name, 'choose another model of `llms_table()`')
-    sampling, template = _sampling_for(model, row, settings), _template_for(task, method, row, settings)
+    drawn = {name: settings[name] for name in SAMPLING_FIELDS if name in settings}
+    sampling = model.sampling(**{**row.get('sampling', {}), **drawn})
+    template = _template_for(task, method, row, settings)
     reads_passages, texts = row['reads'] == 'passages', task.queries.texts()
     what, fix = f'+{method} reads passages', 'use retrieval.expanded_texts, which finds them'
     check(passages is not None or not reads_passages, what, task.name, fix)
@@ -153,16 +138,6 @@ class Expanded:
     faults: dict  # fault → how often
     stats: dict  # generated, replayed, tokens (of the answers), queries_alone, …
 
-# %% ../../nbs/03_generator/08_expansion.ipynb #8c4c2b34
-def _usable_answer(generation: Generation, prompt: str, query: str, language: str, mark: dict):
-    "The text of an answer (None: it cannot be used) and its faults; `prompt` is empty for a published text."
-    if prompt:
-        text, faults = judge(generation, prompt, query, language, mark)
-    else:
-        text, faults = judge(generation, '\0', '', language, mark)
-        faults = [fault for fault in faults if fault != 'no answer mark']
-    return (text if text or 'empty answer' in faults else None), faults
-
 # %% ../../nbs/03_generator/08_expansion.ipynb #787a077d
 def usable(
     task,
@@ -177,25 +152,13 @@ def usable(
     for query, answers in zip(task.queries.texts(), pairs, strict=True):
         texts.append([])
         for generation, prompt in answers:
-            text, faults = _usable_answer(generation, prompt, query, task.language, mark)
-            counted.update(faults)
-            if text is not None:
+            # a published text has no prompt, and its file may hold the answer alone
+            text, faults = judge(generation, prompt or '\0', query if prompt else '', task.language, mark)
+            counted.update(fault for fault in faults if prompt or fault != 'no answer mark')
+            if text or 'empty answer' in faults:
                 texts[-1].append(text)
     faults = {fault: counted[fault] for fault in FAULTS if counted[fault]}
     return Expanded(texts, settings, row, faults, {**stats, 'queries_alone': sum(not t for t in texts)})
-
-# %% ../../nbs/03_generator/08_expansion.ipynb #a29a9935
-def _is_imported(name: str) -> bool:
-    return '@' in name or name.startswith('file:')
-
-
-def _imported_answers(task, method: str, name: str, n: int) -> tuple[list, dict, dict]:
-    "Published texts in place of generations: pairs, the mark of their model, and counts."
-    stored = imported_texts(task, method, name, n)
-    base = name.split('@')[0]
-    mark = llm_spec(base).answer if '@' in name and base in registry('llms') else {}
-    pairs = [[(Generation(text, 'stop', 0, 0, 0), '') for text in texts] for texts in stored]
-    return pairs, mark, {'generated': 0, 'replayed': sum(map(len, stored))}
 
 # %% ../../nbs/03_generator/08_expansion.ipynb #498a767f
 def _generated_answers(task, method: str, name: str, settings: dict, passages):
@@ -212,6 +175,10 @@ def _generated_answers(task, method: str, name: str, settings: dict, passages):
     counts = {'generated': missing, 'replayed': len(requests) - missing}
     return pairs, model.spec.answer, {**counts, 'tokens': sum(generation.tokens for generation in generations)}
 
+
+def _is_imported(name: str) -> bool:
+    return '@' in name or name.startswith('file:')
+
 # %% ../../nbs/03_generator/08_expansion.ipynb #77c1c445
 def expand(
     task,
@@ -223,7 +190,10 @@ def expand(
     method, name, given = expansion
     row, settings = method_row(method), expansion_settings(method, given, kind)
     if _is_imported(name):
-        pairs, mark, stats = _imported_answers(task, method, name, settings['n'])
+        stored, base = imported_texts(task, method, name, settings['n']), name.partition('@')[0]
+        mark = llm_spec(base).answer if base in registry('llms') else {}
+        pairs = [[(Generation(text, 'stop', 0, 0, 0), '') for text in texts] for texts in stored]
+        stats = {'generated': 0, 'replayed': sum(map(len, stored))}
     else:
         fix = 'use retrieval.expanded_texts, which gives it the search'
         check(row['reads'] != 'searches', f'+{method} searches while it writes', task.name, fix)
@@ -317,14 +287,6 @@ def hypothetical_encoder(
     bare.spec = replace(encoder.spec, query_template=bare_template)
     return bare, 'query', ''
 
-# %% ../../nbs/03_generator/08_expansion.ipynb #567529dc
-def _joined_vectors(encoder, task, expanded: Expanded, instruction: str) -> tuple:
-    "Vectors of query and texts as one string."
-    pairs = zip(task.queries.texts(), expanded.texts, strict=True)
-    joined = [expanded.row['dense_join'].join([query, *texts]) for query, texts in pairs]
-    vectors = encode_corpus(encoder, as_queries(task.queries.ids, joined), 'query', instruction)
-    return vectors.chunk(), {**vectors.stats, 'truncated': int(vectors.truncated.sum())}
-
 # %% ../../nbs/03_generator/08_expansion.ipynb #6545d983
 def _text_vectors(encoder, task, expanded: Expanded, instruction: str):
     "Vectors of all texts, query after query."
@@ -345,7 +307,10 @@ def dense_queries(
     "Query vectors of `task` after expansion, in the layout of the encoder, and how many texts were encoded."
     settings = expanded.settings
     if settings['fusion'] == 'concat':
-        return _joined_vectors(encoder, task, expanded, instruction)
+        pairs = zip(task.queries.texts(), expanded.texts, strict=True)
+        joined = [expanded.row['dense_join'].join([query, *texts]) for query, texts in pairs]
+        vectors = encode_corpus(encoder, as_queries(task.queries.ids, joined), 'query', instruction)
+        return vectors.chunk(), {**vectors.stats, 'truncated': int(vectors.truncated.sum())}
     queries = encode_corpus(encoder, task.queries, 'query', instruction)
     truncated = {'truncated': int(queries.truncated.sum())}
     if not any(expanded.texts):

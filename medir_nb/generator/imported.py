@@ -53,32 +53,6 @@ def _hub_texts(hub: str, config: str, split: str, revision: str | None) -> dict[
     "The texts of a split, read once a process, whatever retrievers ask for them."
     return _texts_by_query(hub_rows(hub, config, split, revision))
 
-# %% ../../nbs/03_generator/07_imported.ipynb #c5dac1e0
-def _first_split(hub: str, revision: str | None, method: str, likely: list[str]) -> tuple[dict | None, str]:
-    "The texts under the first of the `likely` splits that a data set has, and what was tried where it has none."
-    spellings = dict.fromkeys([method, method.replace('-', '_'), method.replace('-', '')])
-    tried = [(config, split) for config in spellings for split in likely]
-    for config, split in tried:
-        try:
-            return _hub_texts(hub, config, split, revision), ''
-        except MedirError as e:
-            complaint = e.what
-    return None, f'none of its likely names is there: {", ".join(map("/".join, tried))} ({complaint})'
-
-# %% ../../nbs/03_generator/07_imported.ipynb #b900986a
-def _task_folders(task) -> list[Path]:
-    "The folder that a task was read from, and that of its registry row."
-    folders = [Path(task.source)] if task.source and Path(task.source).is_dir() else []
-    if base_task_name(task) in registry('tasks') and (registered := task_folder(base_task_name(task))):
-        folders.append(registered)
-    return folders
-
-# %% ../../nbs/03_generator/07_imported.ipynb #41358b11
-def _file_names(spec: LLMSpec, method: str) -> list[str]:
-    "What the authors may have called the file of a method's texts, below a folder or in a repository."
-    names = (*spec.published_as, spec.name)
-    return list(dict.fromkeys(file.format(method=method, published=name) for file in spec.authors for name in names))
-
 # %% ../../nbs/03_generator/07_imported.ipynb #6f402bcb
 def _in_repository(task: str, files: list[str]) -> dict | None:
     "The texts of the first of the files that the git repository of a task tracks."
@@ -95,24 +69,35 @@ def _in_repository(task: str, files: list[str]) -> dict | None:
 # %% ../../nbs/03_generator/07_imported.ipynb #14229c82
 def _in_data_set(task: str, method: str, spec: LLMSpec) -> tuple[dict | None, str]:
     "The texts of the split that the model's row names, or of one of a likely name; and what was looked for."
-    row = registry('tasks').get(task, {})
-    named, likely = (
-        by_paper.get(row.get('paper'), {}).get(method) for by_paper in (spec.hub_splits, spec.likely_splits)
-    )
+    row, by_paper = registry('tasks').get(task, {}), (spec.hub_splits, spec.likely_splits)
+    named, likely = (splits.get(row.get('paper'), {}).get(method) for splits in by_paper)
     if not named and not likely:
         return None, ''
     try:
         revision = row_revision(task)
-        texts = _hub_texts(row['hub'], method, named, revision) if named else None
-        return (texts, '') if named else _first_split(row['hub'], revision, method, likely)
+        if named:
+            return _hub_texts(row['hub'], method, named, revision), ''
     except MedirError as e:
         return None, e.what
+    spellings = dict.fromkeys([method, method.replace('-', '_'), method.replace('-', '')])
+    tried = [(config, split) for config in spellings for split in likely]
+    for config, split in tried:
+        try:
+            return _hub_texts(row['hub'], config, split, revision), ''
+        except MedirError as e:
+            complaint = e.what
+    return None, f'none of its likely names is there: {", ".join(map("/".join, tried))} ({complaint})'
 
 # %% ../../nbs/03_generator/07_imported.ipynb #72b0e21c
 def published_texts(task, method: str, model: str) -> dict[str, list[str]]:
     "The authors' generations by query id: from the task's folder, its git repository, or its data set at the Hub."
-    name, spec, folders = base_task_name(task), llm_spec(model), _task_folders(task)
-    files = _file_names(spec, method)
+    name, spec = base_task_name(task), llm_spec(model)
+    folders = [Path(task.source)] if task.source and Path(task.source).is_dir() else []
+    if name in registry('tasks') and (registered := task_folder(name)):
+        folders.append(registered)
+    called = (*spec.published_as, spec.name)
+    files = [file.format(method=method, published=one) for file in spec.authors for one in called]
+    files = list(dict.fromkeys(files))
     for path in (folder / file for folder in folders for file in files):
         if path.is_file():
             return read_generations(path)
@@ -124,11 +109,9 @@ def published_texts(task, method: str, model: str) -> dict[str, list[str]]:
     looked_for = ' or '.join(files) or 'no file: its row names none'
     if tried:
         looked_for += f', and for {registry("tasks")[name]["hub"]} on the Hub: {tried}'
-    raise MedirError(
-        f"the authors' generations of {method}({model}) for {name} are not at hand",
-        folders[0] if folders else None,
-        f"looked for {looked_for}; put the file into the task's folder, or write file:PATH for the model",
-    )
+    what = f"the authors' generations of {method}({model}) for {name} are not at hand"
+    fix = f"looked for {looked_for}; put the file into the task's folder, or write file:PATH for the model"
+    raise MedirError(what, folders[0] if folders else None, fix)
 
 # %% ../../nbs/03_generator/07_imported.ipynb #360db7d6
 def imported_texts(

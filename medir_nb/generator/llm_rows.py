@@ -75,15 +75,6 @@ def _spec_from(name: str, values: dict) -> LLMSpec:
     known = {f.name for f in fields(LLMSpec)} - {'name'}
     return LLMSpec(name, **{k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k in known})
 
-# %% ../../nbs/03_generator/00_llm_rows.ipynb #68fd1929
-def _check_llm_row(name: str, row: dict):
-    "Refuse a row whose fields are of another type, or whose sampling says what none has."
-    where, sampling = f'llm {name}', row.get('sampling') or {}
-    check_row(LLMSpec, row, where, beside=('checkpoint', 'trained_by', 'leaderboard', 'reranks_as', 'sources'))
-    check_row(Sampling, sampling, f'{where}, sampling')
-    printable = row.get('key_variable', '').isprintable()
-    check(printable, 'key_variable is no name of a variable', where, 'correct the row')
-
 # %% ../../nbs/03_generator/00_llm_rows.ipynb #ee739c85
 # what a trained model takes over from its base
 LLM_FIELDS = ['chat', 'chat_options', 'system', 'context', 'languages', 'sampling']
@@ -124,13 +115,6 @@ def _folder_spec(name: str) -> LLMSpec:
     revision = folder_fingerprint(folder)
     return LLMSpec(name, str(folder), revision, context=context, label=folder.name, tried='loaded here')
 
-# %% ../../nbs/03_generator/00_llm_rows.ipynb #0b4b3175
-def _refuse_address(name: str):
-    "Say how a model is asked at an address, where a name is one."
-    served = f"MEDIR_LLM_BACKEND=openai MEDIR_LLM_OPTIONS='{json.dumps({'base_url': name})}'"
-    fix = f'name a model of `medir models`, and write {served} before the command'
-    check(not name.startswith(('http://', 'https://')), 'a language model is not named by its address', name, fix)
-
 # %% ../../nbs/03_generator/00_llm_rows.ipynb #9e014a42
 def llm_spec(
     name: str,  # a row of `registry/llms.yaml`, a checkpoint of the home folder, or a path
@@ -142,33 +126,36 @@ def llm_spec(
     if checkpoint_record(checkpoint):
         return _checkpoint_spec(name, row)
     if name in rows:
-        _check_llm_row(name, row)
+        where = f'llm {name}'
+        check_row(LLMSpec, row, where, beside=('checkpoint', 'trained_by', 'leaderboard', 'reranks_as', 'sources'))
+        check_row(Sampling, row.get('sampling') or {}, f'{where}, sampling')
+        is_printable = row.get('key_variable', '').isprintable()
+        check(is_printable, 'key_variable is no name of a variable', where, 'correct the row')
         return at_folder(_spec_from(name, row))
-    _refuse_address(name)
+    served = f"MEDIR_LLM_BACKEND=openai MEDIR_LLM_OPTIONS='{json.dumps({'base_url': name})}'"
+    fix = f'name a model of `medir models`, and write {served} before the command'
+    check(not name.startswith(('http://', 'https://')), 'a language model is not named by its address', name, fix)
     if os.sep in name or name.startswith('.'):
         return _folder_spec(name)
     hint = f'{nearest(name, [*rows, *checkpoint_names()])} A folder may be given by its path'
     raise MedirError(f'unknown language model {name!r}', None, hint)
-
-# %% ../../nbs/03_generator/00_llm_rows.ipynb #3c2eb61b
-def _table_row(name: str, row: dict) -> dict:
-    "What a reader wants to know of a model before choosing it."
-    return {
-        'llm': name,
-        'hub': row.get('hub') or f'checkpoint {row["checkpoint"]}',
-        'revision': str(row.get('revision', ''))[:8],
-        'backend': row.get('backend', ''),
-        'context': row.get('context'),
-        'writes': '+'.join(row.get('languages', [])),
-        'temperature': row.get('sampling', {}).get('temperature'),
-        'answer': ''.join(f'{k} {v}' for k, v in row.get('answer', {}).items()),
-        'licence': row.get('licence', ''),
-        'tried': row.get('tried', ''),
-    }
 
 # %% ../../nbs/03_generator/00_llm_rows.ipynb #362adb1f
 def llms_table():
     "All language models: size of context, languages, sampling, licence, how far each was tried."
     import pandas as pd
 
-    return pd.DataFrame([_table_row(name, row) for name, row in registry('llms').items()])
+    rows = registry('llms')
+    columns = {
+        'llm': list(rows),
+        'hub': [row.get('hub') or f'checkpoint {row["checkpoint"]}' for row in rows.values()],
+        'revision': [str(row.get('revision', ''))[:8] for row in rows.values()],
+        'backend': [row.get('backend', '') for row in rows.values()],
+        'context': [row.get('context') for row in rows.values()],
+        'writes': ['+'.join(row.get('languages', [])) for row in rows.values()],
+        'temperature': [row.get('sampling', {}).get('temperature') for row in rows.values()],
+        'answer': [''.join(f'{k} {v}' for k, v in row.get('answer', {}).items()) for row in rows.values()],
+        'licence': [row.get('licence', '') for row in rows.values()],
+        'tried': [row.get('tried', '') for row in rows.values()],
+    }
+    return pd.DataFrame(columns)

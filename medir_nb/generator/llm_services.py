@@ -10,6 +10,7 @@ import contextlib
 import os
 import threading
 from dataclasses import asdict
+from functools import partial
 from ..core.errors import MedirError, check
 from ..core.console import redact
 from ..core.hardware import concurrently
@@ -66,8 +67,7 @@ class EnvironmentBackend:
             'dtype': dtype or working_dtype(spec.dtype, device),
             'remote_code': spec.remote_code,
         }
-        where, unread = f'llm {spec.name}', spec.unread_tensors
-        self.worker = Worker(spec.environment, settings, where, unread)
+        self.worker = Worker(spec.environment, settings, f'llm {spec.name}', spec.unread_tensors)
 
     @staticmethod
     def check(spec: LLMSpec):
@@ -219,17 +219,16 @@ class OpenAIBackend:
     def _ask(self, client, request: Request) -> Generation:
         "The answer to a request, shortened as often as the server says that it is too long."
         original, about = request, f' for query {request.id}' if request.id else ''
+
+        def read(body):
+            generation = read_answer(body, original, self.spec)
+            self.budget.spend(generation.prompt_tokens + generation.tokens or original.sampling.max_tokens)
+            return generation
+
         while True:
-            generation, complaint = self._ask_once(client, request, about)
+            body = chat_body(self.spec, request, self.served_as, self.extra)
+            around = partial(self.budget.reserve, request)
+            generation, complaint = self.server.ask(client, 'chat/completions', body, read, about, around)
             if generation:
                 return generation._replace(cut=len(original.text) - len(request.text))
             request = _shortened(request, complaint, self.where)
-
-    def _ask_once(self, client, request: Request, about: str) -> tuple[Generation | None, str]:
-        def read(body):
-            generation = read_answer(body, request, self.spec)
-            self.budget.spend(generation.prompt_tokens + generation.tokens or request.sampling.max_tokens)
-            return generation
-
-        body = chat_body(self.spec, request, self.served_as, self.extra)
-        return self.server.ask(client, 'chat/completions', body, read, about, lambda: self.budget.reserve(request))

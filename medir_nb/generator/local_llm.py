@@ -55,14 +55,6 @@ def truncate_prompt(
     kept = longest_fit(fits, stop - start)
     return encode(request.shorter(kept)), request.shorter(kept), stop - start - kept
 
-# %% ../../nbs/03_generator/02_local_llm.ipynb #18fe3083
-def _plain_prompt(tokenizer, spec: LLMSpec, request: Request) -> str | None:
-    "The prompt of a model without a chat template; None where it has one."
-    prompt = without_control_tokens(tokenizer, request.prompt)
-    if spec.chat != 'template':
-        return spec.chat.replace('{prompt}', prompt)
-    return None if getattr(tokenizer, 'chat_template', None) else prompt
-
 # %% ../../nbs/03_generator/02_local_llm.ipynb #70e6ed24
 def _as_chat(tokenizer, spec: LLMSpec, messages: list[dict], options: dict) -> str:
     "Messages as the chat template writes them; where it takes no system turn, that stands before the user's."
@@ -83,16 +75,16 @@ def _as_chat(tokenizer, spec: LLMSpec, messages: list[dict], options: dict) -> s
 # %% ../../nbs/03_generator/02_local_llm.ipynb #2a316b79
 def rendered_prompt(tokenizer, spec: LLMSpec, request: Request) -> list[int]:
     "Token ids of a request in the model's chat form; its texts hold no control tokens."
-    plain = _plain_prompt(tokenizer, spec, request)
     messages = request.messages()[: -1 if request.begun else None]
     messages = [{**said, 'content': without_control_tokens(tokenizer, said['content'])} for said in messages]
-    if plain is not None:
-        single_turn = len(messages) <= (2 if request.system else 1)
-        fix = 'let it go on with its own text (place=assistant)'
-        check(single_turn, 'its chat form holds a single turn', f'llm {spec.name}', fix)
-        return tokenizer(plain + request.begun)['input_ids']
-    text = _as_chat(tokenizer, spec, messages, spec.chat_options)
-    return tokenizer(text + request.begun, add_special_tokens=False)['input_ids']
+    if spec.chat == 'template' and getattr(tokenizer, 'chat_template', None):
+        text = _as_chat(tokenizer, spec, messages, spec.chat_options)
+        return tokenizer(text + request.begun, add_special_tokens=False)['input_ids']
+    fix = 'let it go on with its own text (place=assistant)'
+    is_single_turn = len(messages) <= (2 if request.system else 1)
+    check(is_single_turn, 'its chat form holds a single turn', f'llm {spec.name}', fix)
+    form, prompt = '{prompt}' if spec.chat == 'template' else spec.chat, messages[-1]['content']
+    return tokenizer(form.replace('{prompt}', prompt) + request.begun)['input_ids']
 
 # %% ../../nbs/03_generator/02_local_llm.ipynb #52b3f267
 def _why_no_weights(spec: LLMSpec) -> tuple[str, str] | None:
@@ -153,19 +145,6 @@ def _fit_all(tokenizer, spec: LLMSpec, requests: list[Request]) -> list[tuple]:
     encode = partial(rendered_prompt, tokenizer, spec)
     return [truncate_prompt(encode, r, prompt_budget(spec, r.sampling), f'llm {spec.name}') for r in requests]
 
-# %% ../../nbs/03_generator/02_local_llm.ipynb #3e646649
-def _load_causal(folder: str, spec: LLMSpec, device: str, dtype: str | None):
-    "A causal language model on `device`, ready to write."
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    numbers = getattr(torch, parse_dtype(dtype or working_dtype(spec.dtype, device)))
-    fix, let = refetch(folder), (torch.OutOfMemoryError,)
-    whole = whole_weights(f'llm {spec.name}', spec.unread_tensors)
-    with boundary('its weights do not load', f'llm {spec.name}', fix, let=let), whole:
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=numbers, trust_remote_code=False)
-    return model.to(device).eval()
-
 # %% ../../nbs/03_generator/02_local_llm.ipynb #9bf5be09
 class _LoadedModel:
     "A causal language model in memory, which writes one batch at a time."
@@ -178,13 +157,18 @@ class _LoadedModel:
         dtype: str | None = None,  # None: the row's, as far as the processor computes in it
     ):
         import torch
+        from transformers import AutoModelForCausalLM
 
         self.check(spec)
         quiet_libraries()
         self.spec, folder = spec, str(weights_folder(spec))
         self.tokenizer = load_llm_tokenizer(folder, spec)
         self.device = device or ('cuda' if torch.cuda.is_available() else 'cpu')
-        self.model = _load_causal(folder, spec, self.device, dtype)
+        numbers = getattr(torch, parse_dtype(dtype or working_dtype(spec.dtype, self.device)))
+        where, fix, let = f'llm {spec.name}', refetch(folder), (torch.OutOfMemoryError,)
+        with boundary('its weights do not load', where, fix, let=let), whole_weights(where, spec.unread_tensors):
+            model = AutoModelForCausalLM.from_pretrained(folder, dtype=numbers, trust_remote_code=False)
+        self.model = model.to(self.device).eval()
         self.batch_tokens = batch_tokens or (4096 if self.device == 'cpu' else 65_536)
         self.ends = end_tokens(self.model, self.tokenizer)
         padding = self.tokenizer.pad_token_id
@@ -196,17 +180,6 @@ class _LoadedModel:
         what = 'its code comes with the weights and needs another version of transformers'
         fix = 'serve it and set $MEDIR_LLM_BACKEND=openai and $MEDIR_LLM_URL, or use the vllm backend'
         check(not spec.remote_code, what, f'llm {spec.name}', fix)
-
-    def _batch(self, fitted, requests) -> list[Generation]:
-        "The generations of one batch, in its order."
-        prompts, samplings = [ids for ids, _, _ in fitted], [r.sampling for r in requests]
-        seeds, stops = [request_seed(r) for r in requests], [r.stop for r in requests]
-        loaded = self.model, self.tokenizer, self.device
-        written = write_batch(*loaded, prompts, samplings, seeds, stops, self.pad, self.ends)
-        return [
-            Generation(text, finish, len(ids), tokens, left_out)
-            for (text, finish, tokens), (ids, _, left_out) in zip(written, fitted, strict=True)
-        ]
 
 # %% ../../nbs/03_generator/02_local_llm.ipynb #eabb5b18
 _MOST_AT_ONCE = 128  # texts of a batch, however short they are
@@ -223,17 +196,20 @@ class TransformersBackend(_LoadedModel):
         while waiting:
             size = max(1, min(_MOST_AT_ONCE, self.batch_tokens // widths[waiting[0]]))
             positions = waiting[:size]
-            written = self._write([fitted[i] for i in positions], [requests[i] for i in positions])
+            written = self._write([fitted[i][0] for i in positions], [requests[i] for i in positions])
             if written is not None:
                 waiting = waiting[size:]
-                yield list(zip(positions, written, strict=True))
+                made = [(i, fitted[i], told) for i, told in zip(positions, written, strict=True)]
+                yield [(i, Generation(*told[:2], len(ids), told[2], left_out)) for i, (ids, _, left_out), told in made]
 
-    def _write(self, fitted, requests) -> list[Generation] | None:
-        "The generations of a batch; None where the memory was full, and batches are halved from now on."
+    def _write(self, prompts: list, requests: list[Request]) -> list[tuple] | None:
+        "Text, end and tokens of a batch; None where the memory was full, and batches are halved from now on."
         import torch
 
+        samplings, seeds, stops = zip(*((r.sampling, request_seed(r), r.stop) for r in requests))
         try:
-            return self._batch(fitted, requests)
+            loaded = self.model, self.tokenizer, self.device
+            return write_batch(*loaded, prompts, samplings, seeds, stops, self.pad, self.ends)
         except torch.OutOfMemoryError:
             where, fix = f'llm {self.spec.name}', 'use a larger GPU, or the vllm backend over several'
             if len(requests) == 1:
@@ -328,15 +304,13 @@ class VLLMBackend:
             positions = range(start, min(start + self.batch, len(requests)))
             prompts = [{'prompt_token_ids': fitted[i][0]} for i in positions]
             params = [self.engine.vllm.SamplingParams(**_vllm_sampling(requests[i])) for i in positions]
-            answers = self.engine.llm.generate(prompts, params, use_tqdm=False)
-            yield [(i, _vllm_generation(answer, *fitted[i])) for i, answer in zip(positions, answers, strict=True)]
+            batch = []
+            for i, answer in zip(positions, self.engine.llm.generate(prompts, params, use_tqdm=False), strict=True):
+                (ids, _, left_out), text = fitted[i], answer.outputs[0]
+                finish, tokens = text.finish_reason or 'stop', len(text.token_ids)
+                batch.append((i, Generation(text.text, finish, len(ids), tokens, left_out)))
+            yield batch
 
     def close(self):
         "End the engine."
         self.engine.close()
-
-# %% ../../nbs/03_generator/02_local_llm.ipynb #fcd86802
-def _vllm_generation(answer, ids: list[int], request: Request, left_out: int) -> Generation:
-    "What vLLM wrote for one prompt."
-    text = answer.outputs[0]
-    return Generation(text.text, text.finish_reason or 'stop', len(ids), len(text.token_ids), left_out)

@@ -99,53 +99,31 @@ SAMPLING_FIELDS = tuple(f.name for f in fields(Sampling))
 _SEARCH_FIELDS = ('by', 'corpus', 'rounds', 'characters', 'tokens', 'place')
 
 
-def _settings_without_effect(row: dict, kind: str) -> set[str]:
-    "The settings that mean nothing for a method and a kind of retriever."
-    without = set()
-    if row['reads'] != 'searches':
-        without |= set(_SEARCH_FIELDS)
-    if row['reads'] not in ('searches', 'passages'):
-        without |= {'k'}
-    if kind == 'dense':
-        without |= {'repeat'}
-    if kind == 'sparse':
-        without |= {'hypothetical', 'weight'}
-    if 'r1_mode' not in row:
-        without |= {'r1_mode'}
-    return without
+def _available(row: dict, kind: str) -> list[str]:
+    "The settings that mean something for a method and a kind of retriever."
+    without_effect = {
+        **dict.fromkeys(_SEARCH_FIELDS, row['reads'] != 'searches'),
+        'k': row['reads'] not in ('searches', 'passages'),
+        'repeat': kind == 'dense',
+        'hypothetical': kind == 'sparse',
+        'weight': kind == 'sparse',
+        'r1_mode': 'r1_mode' not in row,
+    }
+    return [name for name in ExpansionSettings.model_fields if not without_effect.get(name)]
 
 # %% ../../nbs/03_generator/06_methods.ipynb #907cb803
 def _misfits(given: dict, row: dict, kind: str) -> dict[str, str]:
     "Names of those `given` settings whose values do not fit, and what each takes."
     forms = sorted({form for wording in row['wording'].values() for form in wording})
-    rules = _RULES.get(kind)
-    context = {
-        'form': (forms, ', '.join(forms)),
-        'fusion': (rules, f'{", ".join(rules or ())} with a {kind} retriever'),
-    }
+    rules, described = _RULES.get(kind), ExpansionSettings.model_fields
+    at_this_retriever = f'{", ".join(rules or ())} with a {kind} retriever'
     try:
-        ExpansionSettings.model_validate(given, context=context)
+        known = {'form': (forms, ', '.join(forms)), 'fusion': (rules, at_this_retriever)}
+        ExpansionSettings.model_validate(given, context=known)
     except pydantic.ValidationError as e:
-        described = ExpansionSettings.model_fields
-        return {
-            error['loc'][0]: described[error['loc'][0]].description or str(error['ctx']['error'])
-            for error in e.errors()
-        }
+        wrong = [(error['loc'][0], error) for error in e.errors()]
+        return {name: described[name].description or str(error['ctx']['error']) for name, error in wrong}
     return {}
-
-# %% ../../nbs/03_generator/06_methods.ipynb #9b7ecdda
-def _defaults(row: dict, available: list[str], kind: str, as_r1: bool) -> dict:
-    "The settings of a method where an expression says nothing; those of the sampling are the model's."
-    values = {
-        name: row.get(name, ExpansionSettings.model_fields[name].default)
-        for name in available
-        if name not in SAMPLING_FIELDS
-    }
-    fused_as = method_row(row['r1_mode']) if as_r1 else row
-    values['fusion'] = fused_as.get(kind, '')
-    if 'r1_mode' in values:
-        values['r1_mode'] = False  # the row's word of that name is the method it is fused as
-    return values
 
 # %% ../../nbs/03_generator/06_methods.ipynb #ee385416
 def expansion_settings(
@@ -155,8 +133,7 @@ def expansion_settings(
 ) -> dict:
     "All settings of an expansion, defaults filled in and values checked."
     row, given = method_row(method), dict(settings)
-    without_effect = _settings_without_effect(row, kind)
-    available = [name for name in ExpansionSettings.model_fields if name not in without_effect]
+    available = _available(row, kind)
     misfits = _misfits({name: value for name, value in given.items() if name in available}, row, kind)
     retriever = f' with a {kind} retriever' if kind else ''
     for name, value in given.items():
@@ -164,8 +141,13 @@ def expansion_settings(
         check(name in available, unknown, None, nearest(name, available))
         misfit = f'{name}={value} does not fit +{method}'
         check(name not in misfits, misfit, None, f'it takes {misfits.get(name)}')
+    known = ExpansionSettings.model_fields
+    defaults = {name: row.get(name, known[name].default) for name in available if name not in SAMPLING_FIELDS}
     as_r1 = given.get('r1_mode') is True and 'r1_mode' in row
-    chosen = {**_defaults(row, available, kind, as_r1), **given}
+    defaults['fusion'] = (method_row(row['r1_mode']) if as_r1 else row).get(kind, '')
+    if 'r1_mode' in defaults:
+        defaults['r1_mode'] = False  # the row's word of that name is the method it is fused as
+    chosen = {**defaults, **given}
     if chosen.get('weight') is not None:
         misfit = f'weight={chosen["weight"]} does not fit +{method} with fusion={chosen["fusion"]}'
         check(chosen['fusion'] in ('mean', ''), misfit, None, 'it belongs to the mean of vectors')
@@ -195,20 +177,17 @@ def canonical_expansion(
         kept = [name for name in ExpansionSettings.model_fields if name in kept or name == 'fusion']
     return method, model, tuple((name, chosen[name]) for name in kept)
 
-# %% ../../nbs/03_generator/06_methods.ipynb #59fbd906
+# %% ../../nbs/03_generator/06_methods.ipynb #5bf00643
 def base_task_name(task) -> str:
     "A task's name without `[limit=…]`."
     return task.name.split('[')[0]
 
-# %% ../../nbs/03_generator/06_methods.ipynb #5bf00643
+
 def _form_of(row: dict, task) -> str:
     "The form of wording that a task takes: by its name, else its group, else the method's default."
-    default = row['forms'].get('default', '')
-    if task is None:
-        return default
-    name = base_task_name(task)
-    registered = registry('tasks').get(name, {})
-    return row['forms'].get(name) or row['forms'].get(registered.get('group')) or default
+    name = '' if task is None else base_task_name(task)
+    group = registry('tasks').get(name, {}).get('group')
+    return row['forms'].get(name) or row['forms'].get(group) or row['forms'].get('default', '')
 
 # %% ../../nbs/03_generator/06_methods.ipynb #d85820bd
 _FILLED_IN = {'query': ['query'], 'passages': ['query', 'passages']}  # by what a method reads

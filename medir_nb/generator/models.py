@@ -93,16 +93,6 @@ class _Options(pydantic.BaseModel, strict=True, extra='allow'):
     dtype: str = None
     extra: dict = None
 
-# %% ../../nbs/03_generator/05_models.ipynb #15f266f6
-def _check_options(options: dict, where: str):
-    "Refuse options of a backend that are of another kind than it takes."
-    try:
-        _Options.model_validate({name: value for name, value in options.items() if value is not None})
-    except pydantic.ValidationError as e:
-        raise field_error(e, where, ()) from None
-    if options.get('dtype'):
-        parse_dtype(options['dtype'])
-
 # %% ../../nbs/03_generator/05_models.ipynb #5992280d
 _LOADED = weakref.WeakSet()  # language models that hold memory now
 
@@ -119,7 +109,12 @@ def _load_backend(model: 'LLM'):
     if model.backend_name in HOLDS_GPU or model.backend_name == 'transformers' and on_gpu():
         release_models()
     where = f'llm {model.spec.name}'
-    _check_options(model.options, where)
+    try:
+        _Options.model_validate({name: value for name, value in model.options.items() if value is not None})
+    except pydantic.ValidationError as e:
+        raise field_error(e, where, ()) from None
+    if model.options.get('dtype'):
+        parse_dtype(model.options['dtype'])
     try:
         with waiting(f'loading {model.spec.name}'):
             backend = BACKENDS[model.backend_name](model.spec, **model.options)
@@ -177,13 +172,6 @@ def _name_of(model: 'LLM', lacking: dict) -> str:
     name = f'the generation of query {first.id!r} by {first.what or "a request"}({model.spec.name})'
     return name + (f' and {len(lacking) - 1:,} more' if len(lacking) > 1 else '')
 
-# %% ../../nbs/03_generator/05_models.ipynb #b2a2a57c
-def _refuse_in_replay(model: 'LLM', lacking: dict, replay: bool | None):
-    "Name what no cassette holds where nobody may be asked."
-    may_ask = not replay if replay is not None else os.environ.get('MEDIR_REPLAY') != '1'
-    fix = 'run once with the model (without $MEDIR_REPLAY), or point $MEDIR_CASSETTES to a folder that has it'
-    check(may_ask, f'the cassette lacks {_name_of(model, lacking)}', model.cassettes.path, fix)
-
 # %% ../../nbs/03_generator/05_models.ipynb #120ab2d1
 def _ask_and_store(model: 'LLM', lacking: dict):
     "Ask for the requests `lacking` (by key), and put every answer on the cassette as it comes in."
@@ -217,7 +205,9 @@ class LLM(_LoadedOnNeed):
         "A generation for each request, from the cassette where it is there, else from the model."
         lacking = {r.key(self.spec): r for r in self.missing(requests)}
         if lacking:
-            _refuse_in_replay(self, lacking, replay)
+            may_ask = not replay if replay is not None else os.environ.get('MEDIR_REPLAY') != '1'
+            fix = 'run once with the model (without $MEDIR_REPLAY), or point $MEDIR_CASSETTES to a folder that has it'
+            check(may_ask, f'the cassette lacks {_name_of(self, lacking)}', self.cassettes.path, fix)
             _ask_and_store(self, lacking)
         keys = [r.key(self.spec) for r in requests]
         stored = self.cassettes.find(keys)
