@@ -21,20 +21,12 @@ import httpx
 import numpy as np
 import pytest
 
+from conftest import TINY_ROW
 from hub.models import encoder_files
 from hub.server import Hub, Repository
 from hub.services import process_environment
 from medir_nb import core
-from medir_nb.core import (
-    MedirError,
-    guard,
-    nothing_leaves,
-    parts as p,
-    private_line,
-    private_report,
-    refusal_in,
-    registry,
-)
+from medir_nb.core import MedirError, guard, nothing_leaves, parts as p, private_line, private_report, registry
 from medir_nb.core.files import lock
 from medir_nb.core.places import at_home
 from medir_nb.core.private import refusal_in
@@ -53,7 +45,7 @@ def private(home):
     before = dict(os.environ)
     with nothing_leaves() as record:
         yield record
-    assert dict(os.environ) == before and not guard.is_active()
+    assert dict(os.environ) == before and not guard.state().active
 
 
 @pytest.fixture
@@ -116,8 +108,8 @@ def test_a_block_ends(home, monkeypatch):
         assert 'HTTPS_PROXY' not in os.environ and core.is_private() and core.offline()
         with nothing_leaves() as inner:  # a block inside a block is part of it
             assert inner == record and reach((ELSEWHERE, 443)).startswith('Refused')
-        assert guard.is_active() and private_report()['refused'] == {f'{ELSEWHERE}:443': 1}
-    assert os.environ['HTTPS_PROXY'] and not core.is_private() and not guard.is_active()
+        assert guard.state().active and private_report()['refused'] == {f'{ELSEWHERE}:443': 1}
+    assert os.environ['HTTPS_PROXY'] and not core.is_private() and not guard.state().active
     assert private_line().startswith('This did not run under --private')
 
 
@@ -242,7 +234,7 @@ def test_what_the_guard_could_not_see_is_said_first(home):
 
 
 def test_a_record_that_cannot_be_written_is_not_known(private, monkeypatch, capsys):
-    monkeypatch.setattr(guard._state(), 'record', '/dev/full')
+    monkeypatch.setattr(guard.state(), 'record', '/dev/full')
     assert reach((ELSEWHERE, 443)).startswith('Refused') and 'cannot be written' in capsys.readouterr().err
     assert '1 more could not be written down, so what was tried is not known' in private_line()
 
@@ -251,7 +243,7 @@ def test_a_home_that_no_path_can_name_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv('MEDIR_HOME', str(tmp_path / 'a:b'))
     with pytest.raises(core.MedirError, match="holds ':'"), nothing_leaves():
         raise AssertionError
-    assert not guard.is_active() and not core.is_private()
+    assert not guard.state().active and not core.is_private()
 
 
 # ---------------------------------------------------------------- the command
@@ -269,7 +261,7 @@ def test_the_command_in_this_process_leaves_no_guard(medir, beir, tmp_path):
     done = medir('evaluate', 'hf:owner/set', '--system', 'bm25', '--private', '--home', tmp_path / 'h')
     assert done.code == 2 and '--private lets nothing leave this machine' in done.err
     assert list((tmp_path / 'h' / 'private').glob('record-*.jsonl'))
-    assert not guard.is_active() and not core.is_private()
+    assert not guard.state().active and not core.is_private()
 
 
 # ---------------------------------------------------------------- network
@@ -282,20 +274,11 @@ PRESETS = sorted((f.parent.name, f.stem) for f in (ROOT / 'params').glob('*/*.ya
 
 def process(command, home, timeout, **environment):
     "A command as a process with the network switched on; what it printed and how long it took."
-    base = {
-        k: v
-        for k, v in os.environ.items()
-        if k not in ('HF_HUB_OFFLINE', 'HF_DATASETS_OFFLINE', 'MEDIR_DATA', 'MEDIR_PRESET')
-    }
+    taken_away = ('HF_HUB_OFFLINE', 'HF_DATASETS_OFFLINE', 'MEDIR_DATA', 'MEDIR_PRESET')
+    base = {k: v for k, v in os.environ.items() if k not in taken_away}
+    told = {**base, 'MEDIR_HOME': str(home), 'HF_HOME': f'{home}/hf', **environment}
     start = time.monotonic()
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        cwd=ROOT,
-        env={**base, 'MEDIR_HOME': str(home), 'HF_HOME': f'{home}/hf', **environment},
-    )
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, cwd=ROOT, env=told)
     return done, time.monotonic() - start
 
 
@@ -328,18 +311,7 @@ def test_a_notebook_opens_no_connection_by_default(name, tmp_path, home):
     log, environment = refusing(tmp_path)
     path = next((ROOT / 'nbs').rglob(f'{name}.ipynb'))
     done, _ = process(
-        [
-            sys.executable,
-            '-m',
-            'jupyter',
-            'nbconvert',
-            '--to',
-            'notebook',
-            '--execute',
-            '--output-dir',
-            str(tmp_path),
-            str(path),
-        ],
+        [sys.executable, *'-m jupyter nbconvert --to notebook --execute --output-dir'.split(), tmp_path, path],
         home,
         300,
         MEDIR_ROOT=str(ROOT),
@@ -489,10 +461,7 @@ def test_rows_of_parts_and_of_models_agree():
         parts = p.parts_of(row['package'])
         assert row['revision'] == parts.content and row['licence'] == parts.licence and row['dtype'] != 'unknown'
         assert row.get('gguf_file', '') == (parts.file if parts.kind == 'gguf' else '')
-    for name in registry('parts'):
-        parts = p.parts_of(name)
-        files = p.spelled_out(parts.files)
-        assert len(parts.sha256) == 64
+    assert {len(p.parts_of(name).sha256) for name in registry('parts')} == {64}
 
 
 def test_the_extra_holds_the_packages_of_all_rows_and_the_lock_none():
@@ -509,18 +478,6 @@ def test_the_extra_holds_the_packages_of_all_rows_and_the_lock_none():
 
 
 # ---------------------------------------------------------------- joining
-
-
-def test_parts_are_joined_once_and_nothing_else_is_left(mine, home):
-    assert p.parts_source(mine) == 'packages' and p.what_first('mine') == ', after joining 0.0 GB of packages'
-    place = p.unpacked(mine, copy, 'model mine')
-    assert (place / 'copy').read_bytes() == CONTENT and [f.name for f in place.iterdir()] == ['copy']
-    assert left(home) == [place.name] and p.parts_source(mine) == 'home' and p.what_first('mine') == ''
-
-    def never(file, folder):
-        raise AssertionError
-
-    assert p.unpacked(mine, never, 'model mine') == place
 
 
 def test_a_wrong_sum_is_one_line_and_leaves_nothing(mine, site, home):
@@ -592,21 +549,8 @@ def test_a_kill_in_the_middle_leaves_nothing_that_looks_whole(slow_process, mine
 # ---------------------------------------------------------------- models
 
 
-ROW = {
-    'kind': 'encoder',
-    'hub': 'own/tiny',
-    'load': 'sentence-transformers',
-    'architecture': 'bert',
-    'pooling': 'mean',
-    'normalize': True,
-    'similarity': 'cos',
-    'max_query_tokens': 32,
-    'max_document_tokens': 32,
-    'query_template': '{text}',
-    'document_template': '{text}',
-    'dtype': 'float32',
-    'package': 'mine',
-}
+ROW = {**TINY_ROW, 'hub': 'own/tiny', 'load': 'sentence-transformers', 'architecture': 'bert', 'pooling': 'mean'}
+ROW |= {'max_query_tokens': 32, 'dtype': 'float32', 'package': 'mine'}
 TEXTS = [('', 'Metformin in type 2 diabetes'), ('Statins', 'Atorvastatin lowers LDL cholesterol.')]
 
 
@@ -723,11 +667,8 @@ def installed(package):
     return Path(os.environ.get('MEDIR_PLUS_HOME') or ROOT / '.medir')
 
 
-SENTENCES = [
-    'A heart attack is the death of heart muscle.',
-    'Myocardial infarction damages the heart.',
-    'The cat sleeps.',
-]
+SENTENCES = ['A heart attack is the death of heart muscle.', 'Myocardial infarction damages the heart.']
+SENTENCES += ['The cat sleeps.']
 
 
 def read(name):

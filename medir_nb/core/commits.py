@@ -55,13 +55,6 @@ def recorded_commit(
     return Commit(commit, day) if isinstance(commit, str) and isinstance(day, str) else None
 
 # %% ../../nbs/00_core/10_commits.ipynb #96512190
-def _served_commit(hub: str, kind: str, revision: str = '') -> str:
-    "The commit that the Hub serves now; of a branch or tag `revision` where one is named."
-    from huggingface_hub import HfApi
-
-    return HfApi().repo_info(hub, repo_type=kind, revision=revision or None, timeout=20).sha
-
-
 def cached_commit(
     hub: str,
     kind: str,
@@ -79,23 +72,6 @@ def cached_commit(
 class Unreachable(ConnectionError):
     "Nothing is fetched; the text says why."
 
-
-def _not_here(what: str, hub: str, revision: str | None, where: str, kind: str, cause: str) -> MedirError:
-    "The error for what is neither in the cache nor reachable: how to fetch it elsewhere, and where to put it."
-    options = ' --repo-type dataset' if kind == 'dataset' else ''
-    options += f' --revision {revision}' if revision else ''
-    put = 'copy ~/.cache/huggingface/hub here, or set HF_HUB_CACHE'
-    if kind == 'dataset':
-        put = 'copy its cache here, or put the files below $MEDIR_DATA'
-    fix = f'on a machine with network run `hf download {hub}{options}` and {put}'
-    return MedirError(f'{what} is neither in the Hub cache nor reachable ({cause})', where, fix)
-
-# %% ../../nbs/00_core/10_commits.ipynb #31021b9c
-def _gated(what: str, hub: str, where: str, kind: str) -> MedirError:
-    page = f'https://huggingface.co/{"datasets/" if kind == "dataset" else ""}{hub}'
-    fix = f'ask for it at {page}, then log in with `hf auth login` or set HF_TOKEN'
-    return MedirError(f'{what} is gated: its owner grants access', where, fix)
-
 # %% ../../nbs/00_core/10_commits.ipynb #d5d8f946
 def hub_error(
     error: Exception,  # of the Hub's libraries
@@ -106,9 +82,11 @@ def hub_error(
     kind: str = 'model',
 ) -> MedirError:
     "The error for `what` of a repository that could not be fetched, by the Hub's reason."
-    name = type(error).__name__
+    name, is_set = type(error).__name__, kind == 'dataset'
     if name == 'GatedRepoError' or 'is a gated dataset' in str(error):
-        return _gated(what, hub, where, kind)
+        page = f'https://huggingface.co/{"datasets/" if is_set else ""}{hub}'
+        fix = f'ask for it at {page}, then log in with `hf auth login` or set HF_TOKEN'
+        return MedirError(f'{what} is gated: its owner grants access', where, fix)
     # datasets has one name for a repository that is not there and for a revision that is not
     lacks_revision = name == 'DatasetNotFoundError' and 'Revision' in str(error)
     if name in ('RepositoryNotFoundError', 'DatasetNotFoundError') and not lacks_revision:
@@ -120,20 +98,12 @@ def hub_error(
         fix = 'try again later, or name another commit in a row of your own'
         return MedirError(f'{what} lacks a file that the Hub lists there', where, fix)
     cause = str(error) if isinstance(error, Unreachable) else unreachable() or name
-    return _not_here(what, hub, revision, where, kind, cause)
-
-# %% ../../nbs/00_core/10_commits.ipynb #d9400a90
-def _commit_now(hub: str, kind: str, revision: str, name: str, where: str) -> str:
-    "The commit that the Hub serves now, or that its cache holds where the Hub is not asked."
-    cause = unreachable()
-    try:
-        commit = (cached_commit if cause else _served_commit)(hub, kind, revision)
-    except Exception as e:
-        raise hub_error(e, name, hub, revision or None, where, kind) from None
-    what = f'no commit of {name} is on record, and it cannot be asked for ({cause or "the Hub names none"})'
-    fix = 'run once on a machine with the Hub, or name a commit in a row of your own in $MEDIR_REGISTRY'
-    check(is_commit(commit), what, where, fix)
-    return commit
+    options = (' --repo-type dataset' if is_set else '') + (f' --revision {revision}' if revision else '')
+    put = 'copy ~/.cache/huggingface/hub here, or set HF_HUB_CACHE'
+    if is_set:
+        put = 'copy its cache here, or put the files below $MEDIR_DATA'
+    fix = f'on a machine with network run `hf download {hub}{options}` and {put}'
+    return MedirError(f'{what} is neither in the Hub cache nor reachable ({cause})', where, fix)
 
 # %% ../../nbs/00_core/10_commits.ipynb #a4972f3b
 def resolved_commit(
@@ -143,6 +113,8 @@ def resolved_commit(
     revision: str = '',  # a branch or tag
 ) -> Commit:
     "The commit at which a repository without a recorded one is read: the home folder's, else what the Hub serves now."
+    from huggingface_hub import HfApi
+
     name = f'{hub}@{revision}' if revision else hub
     if recorded := recorded_commit(name, kind):
         return recorded
@@ -150,7 +122,18 @@ def resolved_commit(
     with lock(file):
         if recorded := recorded_commit(name, kind):
             return recorded
-        commit = Commit(_commit_now(hub, kind, revision, name, where), time.strftime('%Y-%m-%d'))
+        cause = unreachable()
+        try:
+            if cause:
+                now = cached_commit(hub, kind, revision)
+            else:
+                now = HfApi().repo_info(hub, repo_type=kind, revision=revision or None, timeout=20).sha
+        except Exception as e:
+            raise hub_error(e, name, hub, revision or None, where, kind) from None
+        what = f'no commit of {name} is on record, and it cannot be asked for ({cause or "the Hub names none"})'
+        fix = 'run once on a machine with the Hub, or name a commit in a row of your own in $MEDIR_REGISTRY'
+        check(is_commit(now), what, where, fix)
+        commit = Commit(now, time.strftime('%Y-%m-%d'))
         write_json(file, {'hub': name, 'kind': kind, 'commit': commit.id, 'resolved': commit.resolved})
     served = 'no commit is on record, so it is read at the one that the Hub serves'
     note(f'{name}: {served}: {commit.id}, {commit}; kept in {file}')
@@ -165,9 +148,12 @@ def revision_label(hub: str, revision: str, kind: str = 'model') -> str:
     return revision[:7] if is_commit(revision) else revision or ''
 
 # %% ../../nbs/00_core/10_commits.ipynb #165b4b66
-def _tell_receipt(hub: str, kind: str, commit: Commit):
-    "Name a resolved commit in the folder of the run that reads it."
-    tell_run('revisions.json', f'{kind} {hub}', {'commit': commit.id, 'resolved': commit.resolved})
+def _resolved(hub: str, kind: str, where: str, revision: str) -> str:
+    "The resolved commit, which is named in the folder of the run that reads it."
+    commit = resolved_commit(hub, kind, where, revision)
+    name = f'{hub}@{revision}' if revision else hub
+    tell_run('revisions.json', f'{kind} {name}', {'commit': commit.id, 'resolved': commit.resolved})
+    return commit.id
 
 
 def commit_of(
@@ -181,9 +167,7 @@ def commit_of(
     reference = named if named.startswith('refs/') else ''  # the Hub's Parquet copy of a data set, say
     if named != reference or Path(hub).is_dir():
         return named or UNKNOWN
-    resolved = resolved_commit(hub, kind, where, reference)
-    _tell_receipt(f'{hub}@{reference}' if reference else hub, kind, resolved)
-    return resolved.id
+    return _resolved(hub, kind, where, reference)
 
 # %% ../../nbs/00_core/10_commits.ipynb #836c0f05
 def named_commit(
@@ -193,11 +177,7 @@ def named_commit(
     kind: str = 'model',
 ) -> str:
     "The commit that somebody names: 40 digits as they are, else what the Hub serves for the branch, tag or digits."
-    if is_commit(revision):
-        return revision
-    resolved = resolved_commit(hub, kind, where, revision)
-    _tell_receipt(f'{hub}@{revision}' if revision else hub, kind, resolved)
-    return resolved.id
+    return revision if is_commit(revision) else _resolved(hub, kind, where, revision)
 
 # %% ../../nbs/00_core/10_commits.ipynb #bc7cea58
 _HUB_ID = re.compile(r'[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*')
@@ -228,15 +208,11 @@ def hub_row(
     rows: dict,  # of the registry of models
 ) -> str:
     "The name of the row of a registry that describes a Hub id, else ''."
-
-    def is_same(row: dict) -> bool:
-        return str(row.get('hub', '')).lower() == hub.lower() and row.get('kind', 'encoder') == 'encoder'
-
-    def is_at_hub(row: dict) -> bool:
-        return row.get('load', 'transformers') in ('transformers', 'sentence-transformers')
-
-    same = [name for name, row in rows.items() if is_same(row)]
-    return next((name for name in same if is_at_hub(rows[name])), same[0] if same else '')
+    at_hub = ('transformers', 'sentence-transformers')
+    encoders = {name: row for name, row in rows.items() if row.get('kind', 'encoder') == 'encoder'}
+    same = [name for name, row in encoders.items() if str(row.get('hub', '')).lower() == hub.lower()]
+    plain = (name for name in same if rows[name].get('load', 'transformers') in at_hub)
+    return next(plain, same[0] if same else '')
 
 # %% ../../nbs/00_core/10_commits.ipynb #8c99e750
 def _at_its_commit(repository: dict, model: str) -> dict:
@@ -262,19 +238,6 @@ def pinned(
     is_changed = any(getattr(spec, name) != value for name, value in fields.items())
     return replace(spec, **fields) if is_changed else spec
 
-# %% ../../nbs/00_core/10_commits.ipynb #8f6e3a6c
-_GIT_SOURCE = re.compile(r'(?P<repository>[\w.-]+/[\w.-]+)@(?P<commit>[0-9a-f]{40}) (?P<path>[^\s/][^\s]*)')
-
-
-def _named_path(source: str, where: str) -> tuple[str, str, str]:
-    "Repository, commit and path of `OWNER/NAME@COMMIT PATH`."
-    named = _GIT_SOURCE.fullmatch(source or '')
-    fix = 'write OWNER/NAME@COMMIT PATH with all 40 digits of the commit'
-    check(named, f'{source!r} names no file of a git repository', where, fix)
-    path = named['path'].rstrip('/')
-    check('..' not in path.split('/'), f'{path!r} leads out of the repository', where, 'name a path inside it')
-    return named['repository'], named['commit'], path
-
 # %% ../../nbs/00_core/10_commits.ipynb #accf8bf5
 def _git(folder: Path, *arguments: str) -> str:
     "The output of one git command in `folder`; its last line of complaint as an OSError."
@@ -286,41 +249,13 @@ def _git(folder: Path, *arguments: str) -> str:
         raise OSError(' '.join(complaint.split())[:200])
     return done.stdout
 
-# %% ../../nbs/00_core/10_commits.ipynb #0a20c05a
-def _fetch_commit(clone: Path, repository: str, commit: str):
-    "A clone without files of one commit of a repository."
-    shutil.rmtree(clone, ignore_errors=True)  # what an interrupted fetch left
-    clone.mkdir(parents=True)
-    _git(clone, 'init', '-q')
-    _git(clone, 'remote', 'add', 'origin', f'https://github.com/{repository}')
-    _git(clone, 'sparse-checkout', 'set', '--no-cone', '/.nothing')
-    _git(clone, 'fetch', '-q', '--depth', '1', '--filter=blob:none', 'origin', commit)
-    (clone / '.git' / 'medir-fetched').touch()
-
-
-def _check_out(clone: Path, commit: str, path: str):
-    "Put `path` of the commit into the clone."
-    # of a git that was killed: the lock of the clone is ours
-    (clone / '.git' / 'index.lock').unlink(missing_ok=True)
-    _git(clone, 'sparse-checkout', 'add', f'/{path}')
-    _git(clone, 'checkout', '-q', '-f', commit)
-
 # %% ../../nbs/00_core/10_commits.ipynb #70515cdc
 _POINTER = b'version https://git-lfs'
 
 
-def _github_url(repository: str) -> str:
-    "Where git looks for a repository: GitHub, or what its configuration puts in GitHub's place."
-    address = f'https://github.com/{repository}'
-    done = subprocess.run(['git', 'ls-remote', '--get-url', address], capture_output=True, text=True)
-    return done.stdout.strip() or address
-
-
 def _refuse_pointers(path: Path):
     "Refuse a file or folder in which a pointer stands for a large file."
-    for file in [path] if path.is_file() else path.rglob('*'):
-        if not file.is_file():
-            continue
+    for file in [path] if path.is_file() else filter(Path.is_file, path.rglob('*')):
         with open(file, 'rb') as stream:
             is_pointer = stream.read(len(_POINTER)) == _POINTER
         fix = 'install git-lfs, remove this clone and run again'
@@ -331,24 +266,42 @@ def _fetch_path(clone: Path, repository: str, commit: str, path: str) -> bool:
     "Whether the commit has `path`, which then lies in the clone."
     if shutil.which('git') is None:
         raise OSError('git is not installed')
-    if cause := unreachable(_github_url(repository)):
+    address = f'https://github.com/{repository}'
+    asked = subprocess.run(['git', 'ls-remote', '--get-url', address], capture_output=True, text=True)
+    if cause := unreachable(asked.stdout.strip() or address):
         raise Unreachable(cause)
     if not (clone / '.git' / 'medir-fetched').is_file():
-        _fetch_commit(clone, repository, commit)
+        shutil.rmtree(clone, ignore_errors=True)  # what an interrupted fetch left
+        clone.mkdir(parents=True)
+        _git(clone, 'init', '-q')
+        _git(clone, 'remote', 'add', 'origin', address)
+        _git(clone, 'sparse-checkout', 'set', '--no-cone', '/.nothing')
+        _git(clone, 'fetch', '-q', '--depth', '1', '--filter=blob:none', 'origin', commit)
+        (clone / '.git' / 'medir-fetched').touch()
     if not _git(clone, 'ls-tree', commit, path).strip():
         return False
     note(f'fetching {path} of github.com/{repository} at {commit[:7]} …')
-    _check_out(clone, commit, path)
+    # of a git that was killed: the lock of the clone is ours
+    (clone / '.git' / 'index.lock').unlink(missing_ok=True)
+    _git(clone, 'sparse-checkout', 'add', f'/{path}')
+    _git(clone, 'checkout', '-q', '-f', commit)
     return True
 
 # %% ../../nbs/00_core/10_commits.ipynb #42e7420f
+_GIT_SOURCE = re.compile(r'(?P<repository>[\w.-]+/[\w.-]+)@(?P<commit>[0-9a-f]{40}) (?P<path>[^\s/][^\s]*)')
+
+
 def git_folder(
     source: str,  # OWNER/NAME@COMMIT PATH
     where: str = '',  # the task, for messages
     place: str = 'below $MEDIR_DATA',  # where a reader may put the files by hand
 ) -> Path:
     "The file or folder of `OWNER/NAME@COMMIT PATH` (GitHub), fetched once, shallow and sparse, below the home folder."
-    repository, commit, path = _named_path(source, where)
+    named = _GIT_SOURCE.fullmatch(source or '')
+    fix = 'write OWNER/NAME@COMMIT PATH with all 40 digits of the commit'
+    check(named, f'{source!r} names no file of a git repository', where, fix)
+    repository, commit, path = named['repository'], named['commit'], named['path'].rstrip('/')
+    check('..' not in path.split('/'), f'{path!r} leads out of the repository', where, 'name a path inside it')
     clone = home() / 'git' / f'{repository.replace("/", "--")}-{commit[:12]}'
     arrived = clone / '.git' / f'medir-{slug(path)}'
     with lock(clone):

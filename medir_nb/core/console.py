@@ -15,6 +15,7 @@ import re
 import sys
 import threading
 import time
+import traceback
 import weakref
 from pathlib import Path
 from .errors import MedirError, cause_of, wants_traceback, visible
@@ -30,19 +31,15 @@ def is_secret(name: str) -> bool:
     return bool(_SECRET.search(name)) or name.lower() in {'key', 'auth'}
 
 
-def _spellings(value: str) -> list[str]:
-    "`value` as it stands in text, in repr() and in JSON, the longest first."
-    plain = {value, repr(value)[1:-1]}
-    in_json = {json.dumps(text, ensure_ascii=ascii_only)[1:-1] for text in plain for ascii_only in (True, False)}
-    return sorted(plain | in_json, key=len, reverse=True)
-
-
 def redact(text: str) -> str:
-    "`text` without the values of secret environment variables."
+    "`text` without the values of secret environment variables, as they stand in text, in repr() and in JSON."
     for name, value in os.environ.items():
-        if len(value) >= _SHORTEST_SECRET and is_secret(name):
-            for spelling in _spellings(value):
-                text = text.replace(spelling, f'<{name}>')
+        if len(value) < _SHORTEST_SECRET or not is_secret(name):
+            continue
+        plain = {value, repr(value)[1:-1]}
+        in_json = {json.dumps(one, ensure_ascii=is_ascii)[1:-1] for one in plain for is_ascii in (True, False)}
+        for spelling in sorted(plain | in_json, key=len, reverse=True):
+            text = text.replace(spelling, f'<{name}>')
     return text
 
 # %% ../../nbs/00_core/04_console.ipynb #fbf42cbf
@@ -68,13 +65,6 @@ def _is_on_a_page() -> bool:
     "Whether stderr is a cell that somebody looks at; under `medir run` it ends in a terminal."
     return type(sys.stderr).__module__ == 'ipykernel.iostream' and 'MEDIR_OUT' not in os.environ
 
-
-def _redraw(bars: list):
-    for bar in bars:
-        bar.delay = 0  # so that closing it wipes what is shown here
-        with contextlib.suppress(Exception):
-            bar.refresh()
-
 # %% ../../nbs/00_core/04_console.ipynb #5c3b414e
 def _keep_clocks_moving():
     "Redraw the bars that are older than two seconds, now and then, for as long as the process lives."
@@ -86,7 +76,10 @@ def _keep_clocks_moving():
         is_one_unseen = any(bar.delay for bar in old_bars)
         if old_bars and (is_one_unseen or time.time() - last_redraw >= between_redraws):
             last_redraw = time.time()
-            _redraw(old_bars)
+            for bar in old_bars:
+                bar.delay = 0  # so that closing it wipes what is shown here
+                with contextlib.suppress(Exception):
+                    bar.refresh()
 
 
 @functools.cache
@@ -126,7 +119,7 @@ _page = _Page()
 
 # %% ../../nbs/00_core/04_console.ipynb #7a3cfb83
 @functools.cache
-def _bar_class():
+def _bar_class(is_on_a_page: bool):
     "tqdm's bar, whose count is right at any moment: tqdm's own leaves out what was done too quickly to draw."
     from tqdm import tqdm
 
@@ -139,14 +132,7 @@ def _bar_class():
             finally:
                 self.close()
 
-    return Bar
-
-# %% ../../nbs/00_core/04_console.ipynb #5e6d27c4
-@functools.cache
-def _page_bar_class():
-    "A bar that draws itself on the page of a notebook."
-
-    class PageBar(_bar_class()):
+    class PageBar(Bar):
         def __init__(self, *args, **kwargs):
             self.cell = _running_cell()
             super().__init__(*args, file=io.StringIO(), ascii=False, **kwargs)
@@ -156,7 +142,7 @@ def _page_bar_class():
             if self.cell == _running_cell():
                 _page.show(id(self), str(self) if msg is None else msg)
 
-    return PageBar
+    return PageBar if is_on_a_page else Bar
 
 # %% ../../nbs/00_core/04_console.ipynb #78c9d6c7
 def progress(
@@ -165,8 +151,7 @@ def progress(
 ):
     "A progress bar for work that takes longer than two seconds; `MEDIR_PROGRESS=0` silences it."
     is_silent = os.environ.get('MEDIR_PROGRESS', '1') == '0'
-    kind = _page_bar_class() if _is_on_a_page() else _bar_class()
-    bar = kind(items, disable=is_silent, delay=_SHOWN_AFTER, leave=False, **kwargs)
+    bar = _bar_class(_is_on_a_page())(items, disable=is_silent, delay=_SHOWN_AFTER, leave=False, **kwargs)
     if not is_silent:
         _bars.add(bar)
         _start_clocks(os.getpid())
@@ -208,12 +193,6 @@ def _error_line(error: BaseException) -> str:
         return f'error: {name}: a name that is not UTF-8 cannot be written down; rename that file or folder'
     return f'error: this was not foreseen ({cause_of(error)}); run again with --debug to see the traceback'
 
-
-def _print_traceback():
-    import traceback
-
-    print(redact(traceback.format_exc()), file=sys.stderr)
-
 # %% ../../nbs/00_core/04_console.ipynb #34b8a23f
 class _Visible:
     "A stream of text in which nothing is a command to a terminal."
@@ -245,34 +224,30 @@ def run_command(
     except BaseException as e:
         line, status = _error_line(e), 2
         if shows_traceback:
-            _print_traceback()
+            print(redact(traceback.format_exc()), file=sys.stderr)
     print('medir: ' + visible(' '.join(redact(line).split())), file=sys.stderr)
     sys.exit(status)
 
 # %% ../../nbs/00_core/04_console.ipynb #c0b5eb4a
-def _markdown_cell(value, digits: int) -> str:
-    if value is None or str(value) == '<NA>' or value != value:  # pandas' own has no truth
-        return ''
-    if isinstance(value, float):
-        return f'{value:.{digits}f}'
-    return visible(str(value).replace('|', '\\|').replace('\n', ' '))
-
-
 def to_markdown(
     frame,  # a data frame; its index is not shown
     digits: int = 4,  # decimals of floats: papers print nDCG as .3217 or 32.17
 ) -> str:
     "A data frame as a Markdown table; missing values are empty."
-    header = list(map(str, frame.columns))
-    body = [[_markdown_cell(value, digits) for value in row] for row in frame.itertuples(index=False)]
-    widths = [max(map(len, column)) for column in zip(header, *body, strict=False)]
 
-    def line(cells):
-        padded = [cell.ljust(width) for cell, width in zip(cells, widths, strict=False)]
-        return '| ' + ' | '.join(padded) + ' |'
+    def cell(value):
+        if value is None or str(value) == '<NA>' or value != value:  # pandas' own has no truth
+            return ''
+        if isinstance(value, float):
+            return f'{value:.{digits}f}'
+        return visible(str(value).replace('|', '\\|').replace('\n', ' '))
 
+    rows = [list(map(str, frame.columns)), *(list(map(cell, row)) for row in frame.itertuples(index=False))]
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    padded = [' | '.join(cell.ljust(width) for cell, width in zip(row, widths)) for row in rows]
     rule = '|' + '|'.join('-' * (width + 2) for width in widths) + '|'
-    return '\n'.join([line(header), rule, *map(line, body)])
+    header, *body = [f'| {row} |' for row in padded]
+    return '\n'.join([header, rule, *body])
 
 # %% ../../nbs/00_core/04_console.ipynb #3fb28372
 class Prose(str):

@@ -176,15 +176,11 @@ class RayEngine:
                 note(f'Ray: dashboard http://{context.dashboard_url}') if context.dashboard_url else None
         self.ray, self.workers = ray, workers
 
-    def _count(self, gpus: float) -> int:
-        "How many actors the cluster has room for."
-        has = self.ray.cluster_resources()
-        return int(has.get('GPU', 0) / gpus) if gpus else int(has.get('CPU', 1))
-
     def map(self, function, shards, gpus: float = 0, memory: float = 0, avoid=()):
         "The outcome of `function` on each shard, as they come, by actors with so many `gpus` and GB of `memory`."
-        shards = list(shards)
-        count = min(self.workers or self._count(gpus), len(shards))
+        shards, has = list(shards), self.ray.cluster_resources()
+        room = int(has.get('GPU', 0) / gpus) if gpus else int(has.get('CPU', 1))
+        count = min(self.workers or room, len(shards))
         check(count or not shards, f'no node of the cluster has {gpus:g} GPUs', '--gpus', 'ask for fewer')
         needs = {'num_gpus': gpus or None, 'memory': int(memory * 2**30) or None, 'scheduling_strategy': 'SPREAD'}
         if avoid:

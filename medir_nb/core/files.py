@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['HEAD', 'canonical', 'fingerprint', 'file_fingerprint', 'atomic_path', 'read_json', 'parse_json', 'encoding_of',
-           'decoded', 'conversion', 'not_utf8', 'read_text', 'json_mapping', 'write_json', 'write_lines',
-           'atomic_folder', 'lock']
+           'decoded', 'not_utf8', 'read_text', 'json_mapping', 'write_json', 'write_lines', 'atomic_folder', 'lock']
 
 # %% ../../nbs/00_core/01_files.ipynb #e0a0d8f8
 import codecs
@@ -81,31 +80,10 @@ def _is_held(part: Path) -> bool:
             return True
     return False
 
-
-def _open_part(path: Path) -> tuple[int, Path]:
-    "A new temporary file beside `path`: its descriptor, which holds the lock, and its name."
-    descriptor, unnamed = tempfile.mkstemp(prefix=_part_prefix(path), suffix='.new', dir=path.parent)
-    part = Path(unnamed).with_suffix('.part')
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    os.chmod(unnamed, 0o644)
-    os.rename(unnamed, part)
-    return descriptor, part
-
-# %% ../../nbs/00_core/01_files.ipynb #47376fc1
+# %% ../../nbs/00_core/01_files.ipynb #64875df4
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
 
-@contextlib.contextmanager
-def _naming_the_file(path: Path):
-    "Give the error of a full or broken disk the name of `path`."
-    try:
-        yield
-    except OSError as e:
-        if e.filename is None and e.errno in _NO_ROOM:
-            e.filename = str(path)
-        raise
-
-# %% ../../nbs/00_core/01_files.ipynb #64875df4
 @contextlib.contextmanager
 def atomic_path(path: str | Path):
     "A temporary path beside `path` (a link is followed), moved onto it when the block ends well, else removed."
@@ -119,9 +97,13 @@ def atomic_path(path: str | Path):
     for part in _parts_of(path):
         if not _is_held(part):
             part.unlink(missing_ok=True)  # of a writer that was killed
-    with _naming_the_file(path):
-        descriptor, part = _open_part(path)
+    try:
+        descriptor, unnamed = tempfile.mkstemp(prefix=_part_prefix(path), suffix='.new', dir=path.parent)
+        part = Path(unnamed).with_suffix('.part')
         try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            os.chmod(unnamed, 0o644)
+            os.rename(unnamed, part)
             yield part
             with open(part, 'rb+') as stream:
                 os.fsync(stream.fileno())
@@ -129,6 +111,10 @@ def atomic_path(path: str | Path):
         finally:
             os.close(descriptor)
             part.unlink(missing_ok=True)
+    except OSError as e:
+        if e.filename is None and e.errno in _NO_ROOM:
+            e.filename = str(path)
+        raise
 
 # %% ../../nbs/00_core/01_files.ipynb #114204e0
 def read_json(
@@ -222,13 +208,6 @@ _NO_TEXT = {
     b'%PDF': ('a PDF, no text', 'save its text as .txt'),
 }
 
-
-def conversion(path: Path, encoding: str) -> str:
-    "What makes a file UTF-8, as a command."
-    old, is_packed = str(path).removesuffix('.gz'), path.suffix == '.gz'
-    unpack, old, new = f'gunzip {typed(path)} && ' if is_packed else '', typed(old), typed(f'{old}.new')
-    return f'convert it: {unpack}iconv -f {encoding} -t utf-8 {old} > {new} && mv {new} {old}'
-
 # %% ../../nbs/00_core/01_files.ipynb #304b3cc4
 def not_utf8(
     path: Path,
@@ -243,10 +222,12 @@ def not_utf8(
             return MedirError(what, where or path, fix)
     encoding = _marked_encoding(head) or encoding_of(sample or head)
     if not encoding.startswith('utf') and 0 in head:
-        return MedirError(
-            'zero bytes stand in it, as in no text', where or path, 'leave it out, or save it as plain text'
-        )
-    return MedirError(f'not UTF-8 ({place})', where or path, conversion(path, encoding))
+        what, fix = 'zero bytes stand in it, as in no text', 'leave it out, or save it as plain text'
+        return MedirError(what, where or path, fix)
+    old, is_packed = str(path).removesuffix('.gz'), path.suffix == '.gz'
+    unpack, old, new = f'gunzip {typed(path)} && ' if is_packed else '', typed(old), typed(f'{old}.new')
+    fix = f'convert it: {unpack}iconv -f {encoding} -t utf-8 {old} > {new} && mv {new} {old}'
+    return MedirError(f'not UTF-8 ({place})', where or path, fix)
 
 # %% ../../nbs/00_core/01_files.ipynb #43350f89
 def read_text(path: str | Path, fix: str = '') -> str:
@@ -298,14 +279,6 @@ def plain(value):
     value = value.item() if hasattr(value, 'item') else value
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
-# %% ../../nbs/00_core/01_files.ipynb #38746462
-def _sync_files(folder: Path):
-    "Flush every file of a folder to disk."
-    for file in folder.rglob('*'):
-        if file.is_file():
-            with open(file, 'rb+') as stream:
-                os.fsync(stream.fileno())
-
 # %% ../../nbs/00_core/01_files.ipynb #9862a4f2
 @contextlib.contextmanager
 def atomic_folder(path: str | Path):
@@ -321,7 +294,9 @@ def atomic_folder(path: str | Path):
     os.chmod(part, 0o755)
     try:
         yield part
-        _sync_files(part)
+        for file in filter(Path.is_file, part.rglob('*')):
+            with open(file, 'rb+') as stream:
+                os.fsync(stream.fileno())
         shutil.rmtree(old, ignore_errors=True)
         if path.exists():
             os.rename(path, old)

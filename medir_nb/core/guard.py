@@ -74,13 +74,13 @@ class Refused(ConnectionRefusedError):
         return self.strerror
 
 
-def _state() -> SimpleNamespace:
+def state() -> SimpleNamespace:
     "What this process knows of its guard."
     if not hasattr(sys, '_medir_guard'):
         sys._medir_guard = SimpleNamespace(active=False, installed=False, record='', lines=0, unwritten=0)
     return sys._medir_guard
 
-# %% ../../nbs/00_core/06_guard.ipynb #5d0c7a11
+# %% ../../nbs/00_core/06_guard.ipynb #a2eca188
 _PYTHON = re.compile(r'(python|pypy)[\d.]*(\.exe)?')
 _STARTED = {  # event → program, arguments and environment in what it tells
     'subprocess.Popen': lambda told: (told[0], told[1], told[3]),
@@ -89,18 +89,8 @@ _STARTED = {  # event → program, arguments and environment in what it tells
 }
 
 
-def _reads_nothing(words: list[str]) -> bool:
-    "Whether options tell a Python to leave its environment or `sitecustomize` aside: `-I`, `-E` or `-S`."
-    try:
-        options, _ = getopt.getopt(words, 'bBc:dEhiIm:OPqsSuvVW:xX:?', ['check-hash-based-pycs=', 'help', 'version'])
-    except getopt.GetoptError:
-        return True  # what is not understood is not trusted
-    decides = next((name for name, _ in options if name in ('-c', '-m', '-I', '-E', '-S')), '')
-    return decides in ('-I', '-E', '-S')
-
-# %% ../../nbs/00_core/06_guard.ipynb #a2eca188
 def _unguarded_python(program, arguments, environment) -> str:
-    "The Python that is about to start without the guard; '' for any other program."
+    "The Python that is about to start without the guard, or told to leave its environment aside; '' for any other."
     words = [os.fsdecode(word) for word in arguments]
     if not _PYTHON.fullmatch(os.path.basename(os.fsdecode(program or words[0]))) or FILE in words:
         return ''
@@ -108,31 +98,36 @@ def _unguarded_python(program, arguments, environment) -> str:
     given = {os.fsdecode(name): os.fsdecode(value) for name, value in given.items()}
     site = os.environ.get(SITE, '')
     is_told = given.get(SWITCH, '0') not in ('', '0') and site in given.get('PYTHONPATH', '').split(os.pathsep)
-    return '' if is_told and not _reads_nothing(words[1:]) else f'a Python without the guard ({" ".join(words)[:60]})'
+    try:
+        long = ['check-hash-based-pycs=', 'help', 'version']
+        options = [name for name, _ in getopt.getopt(words[1:], 'bBc:dEhiIm:OPqsSuvVW:xX:?', long)[0]]
+    except getopt.GetoptError:
+        options = ['-I']  # what is not understood is not trusted
+    decides = next((name for name in options if name in ('-c', '-m', '-I', '-E', '-S')), '')
+    if is_told and decides not in ('-I', '-E', '-S'):
+        return ''
+    return f'a Python without the guard ({" ".join(words)[:60]})'
 
 # %% ../../nbs/00_core/06_guard.ipynb #f93ee925
-def _write_down(state: SimpleNamespace, place: str):
-    "Add a refusal to the record; where that fails, the process says so, since its parent will not read of it."
-    try:
-        with open(state.record, 'a', encoding='utf-8') as file:
-            file.write(json.dumps({'pid': os.getpid(), 'refused': place}) + '\n')
-    except OSError as error:
-        state.unwritten += 1
-        sys.stderr.write(f'medir: --private: refused {place}, and the record cannot be written ({error})\n')
-
-
 def _hook(event: str, arguments: tuple):
     "What Python calls with everything that it does."
-    state = _state()
-    if not state.active:
+    known = state()
+    if not known.active:
         return
     place = _unguarded_python(*_STARTED[event](arguments)) if event in _STARTED else _elsewhere(event, arguments)
-    if place:
-        state.lines += 1
-        if state.record and state.lines <= _MOST_LINES:
-            _write_down(state, place)
-        # with a number, so that who passes the error on keeps its text
-        raise Refused(errno.ECONNREFUSED, f'--private refuses {place}')
+    if not place:
+        return
+    known.lines += 1
+    if known.record and known.lines <= _MOST_LINES:
+        try:
+            with open(known.record, 'a', encoding='utf-8') as file:
+                file.write(json.dumps({'pid': os.getpid(), 'refused': place}) + '\n')
+        except OSError as error:
+            # the process says so, since its parent will not read of it
+            known.unwritten += 1
+            sys.stderr.write(f'medir: --private: refused {place}, and the record cannot be written ({error})\n')
+    # with a number, so that who passes the error on keeps its text
+    raise Refused(errno.ECONNREFUSED, f'--private refuses {place}')
 
 # %% ../../nbs/00_core/06_guard.ipynb #369a028b
 _listen = socket.socket.listen
@@ -149,29 +144,14 @@ def install(
     record: str = '',  # file to which lines are added; '': nothing is written
 ):
     "Put this process under guard."
-    state = _state()
-    if record != state.record:
-        state.record, state.lines, state.unwritten = record, 0, 0
-    state.active = True
-    if not state.installed:
+    known = state()
+    if record != known.record:
+        known.record, known.lines, known.unwritten = record, 0, 0
+    known.active = True
+    if not known.installed:
         sys.addaudithook(_hook)
         socket.socket.listen = _guarded_listen
-        state.installed = True
-
-
-def unwritten() -> int:
-    "Refusals of this process that its record does not hold."
-    return _state().unwritten
-
-
-def is_active() -> bool:
-    "Whether this process is under guard."
-    return _state().active
-
-
-def release():
-    "Let the guard of this process sleep."
-    _state().active = False
+        known.installed = True
 
 # %% ../../nbs/00_core/06_guard.ipynb #e1f0c3a7
 def is_private() -> bool:

@@ -78,25 +78,21 @@ def output_of(
         return ''
 
 
-def _processor_name() -> str:
-    "The model of the processor, as Linux lists it."
-    with contextlib.suppress(OSError):
-        for line in Path('/proc/cpuinfo').read_text().splitlines():
-            if line.startswith('model name'):
-                return line.split(':')[1].strip()
-    return platform.processor() or platform.machine()
-
-
 def machine() -> dict:
     "What ran: processor, cores given to this process, and the GPUs."
     cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
     gpus = output_of(['nvidia-smi', '--query-gpu=name', '--format=csv,noheader'])
-    return {'cpu': _processor_name(), 'cores': cores, 'gpu': gpus.replace('\n', ', ') or None}
+    names = []
+    with contextlib.suppress(OSError):
+        lines = Path('/proc/cpuinfo').read_text().splitlines()
+        names = [line.split(':')[1].strip() for line in lines if line.startswith('model name')]
+    cpu = names[0] if names else platform.processor() or platform.machine()
+    return {'cpu': cpu, 'cores': cores, 'gpu': gpus.replace('\n', ', ') or None}
 
 # %% ../../nbs/00_core/05_hardware.ipynb #2b513637
 def waiting_processes() -> float:
     "How many processes wanted a core, on average over the last minute; 0 where the system does not say."
-    with contextlib.suppress(OSError, AttributeError):
+    with contextlib.suppress(OSError):
         return os.getloadavg()[0]
     return 0.0
 

@@ -67,17 +67,6 @@ def local_folder(
                 return folder
     return None
 
-# %% ../../nbs/00_core/11_hub_folders.ipynb #3a6e405f
-def _fetched(hub: str, revision: str, where: str, weights: bool) -> Path:
-    "The folder of a Hub model, fetched now."
-    try:
-        if cause := unreachable():
-            raise Unreachable(cause)
-        folder = _fetch(hub, revision, _first_files(weights))
-        return folder if _is_whole(folder) or not weights else _fetch(hub, revision, list(_FILES))
-    except Exception as e:
-        raise hub_error(e, f'{hub}@{revision[:8]}', hub, revision, where) from None
-
 # %% ../../nbs/00_core/11_hub_folders.ipynb #a21224f0
 def hub_folder(
     hub: str,  # OWNER/NAME, or a folder
@@ -95,7 +84,15 @@ def hub_folder(
     revision = commit_of(hub, revision, 'model', where)
     if os.environ.get('MEDIR_PROGRESS') == '0':
         disable_progress_bars()
-    return local_folder(hub, revision, weights) or _fetched(hub, revision, where, weights)
+    if folder := local_folder(hub, revision, weights):
+        return folder
+    try:
+        if cause := unreachable():
+            raise Unreachable(cause)
+        folder = _fetch(hub, revision, _first_files(weights))
+        return folder if _is_whole(folder) or not weights else _fetch(hub, revision, list(_FILES))
+    except Exception as e:
+        raise hub_error(e, f'{hub}@{revision[:8]}', hub, revision, where) from None
 
 # %% ../../nbs/00_core/11_hub_folders.ipynb #f805e1de
 def refetch(folder: str | Path) -> str:
@@ -144,6 +141,7 @@ def package_folder(
 
 # %% ../../nbs/00_core/11_hub_folders.ipynb #b68fb32e
 _NORMAL, _CONTROL, _ADDED = 1, 3, 4  # kinds of pieces in a GGUF file
+_FIELDS = ('model', 'add_bos_token', 'tokens', 'scores', 'token_type')  # of its tokenizer
 
 
 def merging_tokenizer(
@@ -170,22 +168,16 @@ def merging_tokenizer(
     return tokenizer
 
 # %% ../../nbs/00_core/11_hub_folders.ipynb #1a32887d
-def _fields(file: Path, *names: str) -> list:
-    "What the fields of the tokenizer in a GGUF file hold; None for one that it has not."
-    from gguf import GGUFReader
-
-    fields = GGUFReader(file).fields
-    found = (fields.get(f'tokenizer.ggml.{name}') for name in names)
-    return [field.contents() if field else None for field in found]
-
-
 def _mended(tokenizer, file: Path):
     "The tokenizer of a GGUF file, its pieces merging where transformers' own reading has them add up."
+    from gguf import GGUFReader
     from transformers import PreTrainedTokenizerFast
 
     if type(tokenizer.backend_tokenizer.model).__name__ != 'Unigram':
         return tokenizer
-    model, with_first, *pieces = _fields(file, 'model', 'add_bos_token', 'tokens', 'scores', 'token_type')
+    fields = GGUFReader(file).fields
+    found = [fields.get(f'tokenizer.ggml.{name}') for name in _FIELDS]
+    model, with_first, *pieces = [field.contents() if field else None for field in found]
     if model != 'llama':
         return tokenizer
     built = merging_tokenizer(*pieces, tokenizer.bos_token if with_first else '')

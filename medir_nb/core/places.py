@@ -108,20 +108,16 @@ def checkpoint_record(name: str | Path) -> dict:
         return {}
     except (ValueError, RecursionError):
         raise MedirError(unreadable, file, 'train it again') from None
-    check(isinstance(record, dict), unreadable, file, 'train it again')
-    check(isinstance(record.get('kind', ''), str), unreadable, file, 'train it again')
-    check(isinstance(record.get('spec', {}), dict), unreadable, file, 'train it again')
+    fields = (record.get('kind', ''), record.get('spec', {})) if isinstance(record, dict) else ()
+    check(list(map(type, fields)) == [str, dict], unreadable, file, 'train it again')
     return record
 
 # %% ../../nbs/00_core/02_places.ipynb #1115fe6f
 def find_root(start: str | Path | None = None) -> Path | None:
     "The folder with `settings.ini` and `nbs`, at or above `start` (default: `$MEDIR_ROOT`, else here), or None."
     here = Path(start or os.environ.get('MEDIR_ROOT') or '.').absolute()
-
-    def is_root(folder):
-        return (folder / 'settings.ini').is_file() and (folder / 'nbs').is_dir()
-
-    return next(filter(is_root, (here, *here.parents)), None)
+    above = (folder for folder in (here, *here.parents) if (folder / 'settings.ini').is_file())
+    return next((folder for folder in above if (folder / 'nbs').is_dir()), None)
 
 
 def offline() -> bool:

@@ -15,20 +15,8 @@ from pathlib import Path
 from .errors import check
 from .files import atomic_path, read_text
 from .places import home
-from medir_nb.core.guard import (
-    FILE,
-    GUARD,
-    RECORD,
-    SITE,
-    SWITCH,
-    install,
-    is_active,
-    is_here,
-    is_loopback,
-    is_private,
-    release,
-    unwritten,
-)
+from .guard import FILE, GUARD, RECORD, SITE, SWITCH
+from .guard import install, is_here, is_loopback, is_private, state
 from .network import keep_offline, without_network
 
 # %% ../../nbs/00_core/08_private.ipynb #580fce62
@@ -113,7 +101,7 @@ def go_private() -> Path:
 @contextlib.contextmanager
 def nothing_leaves():
     "A block that nothing leaves; yields the path of the record."
-    before, was_active = dict(os.environ), is_active()
+    before, was_active = dict(os.environ), state().active
     with without_network():
         try:
             yield go_private()
@@ -122,7 +110,7 @@ def nothing_leaves():
                 del os.environ[name]
             os.environ.update(before)
             if not was_active:
-                release()
+                state().active = False
 
 # %% ../../nbs/00_core/08_private.ipynb #c3cfe9ad
 def record_name() -> str:
@@ -143,7 +131,7 @@ def private_report(
                 for kind, places in told.items():
                     places.update([row[kind]] if kind in row else ())
     counts = {kind: dict(places) for kind, places in told.items()}
-    return {'private': bool(records or own), **counts, 'unwritten': unwritten()}
+    return {'private': bool(records or own), **counts, 'unwritten': state().unwritten}
 
 # %% ../../nbs/00_core/08_private.ipynb #e684651d
 _MOST_PLACES = 5  # that a sentence names
@@ -181,5 +169,5 @@ def refusal_in(error: BaseException | None) -> str:
     return ''
 
 # %% ../../nbs/00_core/08_private.ipynb #bc558c78
-if is_private() and not is_active():
+if is_private() and not state().active:
     go_private()

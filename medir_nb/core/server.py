@@ -16,8 +16,8 @@ from .console import redact
 from .private import refusal_in
 
 # %% ../../nbs/00_core/09_server.ipynb #74479f74
-def _check_address(url: str, where: str):
-    "Refuse what is no address of a server."
+def _check_access(url: str, variable: str, is_needed: bool, where: str):
+    "Refuse what is no address of a server, a key that no header can carry, and a missing one that is needed."
     import httpx
 
     what, fix = f'{url!r} is no address of a server', 'write it like http://localhost:8000/v1'
@@ -26,10 +26,6 @@ def _check_address(url: str, where: str):
         address.host.encode('idna')
     is_plain = address.host and (address.port or 0) < 65_536 and not set(' \t\n\r') & set(url)
     check(address.scheme in ('http', 'https') and is_plain, what, where, fix)
-
-# %% ../../nbs/00_core/09_server.ipynb #f03cdd69
-def _check_key(variable: str, url: str, is_needed: bool, where: str):
-    "Refuse a key that no header can carry, and a missing one that is needed."
     key = os.environ.get(variable) or ''
     what = f'the key in ${variable} holds a character that no request can carry'
     fix = 'copy the key again: letters, digits and signs of ASCII, no line end'
@@ -53,26 +49,18 @@ def _retry_after(headers) -> float:
         return 0.0
 
 # %% ../../nbs/00_core/09_server.ipynb #37ddea8b
-def _whole_reply(client, address: str, body: dict, headers: dict, timeout: float):
-    "The reply to a POST, if it comes within the time limit."
+def _whole_reply(client, address: str, body: dict, headers: dict, timeout: float, where: str):
+    "The reply to a POST, if it comes within the time limit; what the HTTP library raises is sorted."
     import httpx
 
     end, parts = time.monotonic() + timeout, []
-    with client.stream('POST', address, json=body, headers=headers, timeout=timeout) as reply:
-        for part in reply.iter_raw():
-            parts.append(part)
-            if time.monotonic() > end:
-                raise httpx.ReadTimeout('the body did not end')
-    return httpx.Response(reply.status_code, headers=reply.headers, content=b''.join(parts))
-
-# %% ../../nbs/00_core/09_server.ipynb #d0c93d8d
-@contextlib.contextmanager
-def _connection_faults(timeout: float, where: str):
-    "Turn what the HTTP library raises in the block into `Transient`, or into the reader's error."
-    import httpx
-
     try:
-        yield
+        with client.stream('POST', address, json=body, headers=headers, timeout=timeout) as reply:
+            for part in reply.iter_raw():
+                parts.append(part)
+                if time.monotonic() > end:
+                    raise httpx.ReadTimeout('the body did not end')
+        return httpx.Response(reply.status_code, headers=reply.headers, content=b''.join(parts))
     except UnicodeEncodeError:
         what = 'a text holds half a surrogate pair, which no request can carry'
         raise MedirError(what, where, 'mend the text') from None
@@ -90,17 +78,12 @@ _PASSING = (408, 409, 425, 429)  # and all of 500 and above
 _TOO_LONG = re.compile('context|too long|max(imum| allowed).{0,40}(length|tokens)', re.I)
 
 
-def _is_too_long(reply) -> bool:
-    "Whether a server refuses a text for its length."
-    return reply.status_code == 413 or (reply.status_code == 400 and bool(_TOO_LONG.search(reply.text)))
-
-
 def _answer_in(reply, read, where: str):
     "What `read` makes of the JSON of a reply and '', or None and the complaint that the text is too long."
     status = reply.status_code
     if status in _PASSING or status >= 500:
         raise Transient(f'the server answered {status}', _retry_after(reply.headers))
-    if _is_too_long(reply):
+    if status == 413 or (status == 400 and _TOO_LONG.search(reply.text)):
         return None, reply.text
     if status >= 400:
         fix = 'check key and address' if status in (401, 403, 404) else 'check the request'
@@ -131,8 +114,7 @@ class Server:
         self.retries, self._lock = 0, threading.Lock()
         is_vendor = self.url == vendor.rstrip('/')
         self.key_variable = key_variable if is_vendor else own_variable
-        _check_address(self.url, where)
-        _check_key(self.key_variable, self.url, is_vendor, where)
+        _check_access(self.url, self.key_variable, is_vendor, where)
 
     def ask(self, client, path: str, body: dict, read, about: str = '', around=contextlib.nullcontext):
         "`(read(answer), '')`, or `(None, complaint)` of a text that is too long; `around` is entered for each attempt."
@@ -147,17 +129,13 @@ class Server:
         try:
             for attempt in attempts:
                 with attempt, around():
-                    return self._ask_once(client, path, body, read)
+                    key, address = os.environ.get(self.key_variable), f'{self.url}/{path}'
+                    headers = {'Authorization': f'Bearer {key}'} if key else {}
+                    reply = _whole_reply(client, address, body, headers, self.timeout, self.where)
+                    return _answer_in(reply, read, self.where)
         except Transient as e:
             fix = 'see whether the server is up and run again: what it answered is kept'
             raise MedirError(f'{e} after {self.attempts} attempts{about}', self.where, fix) from None
-
-    def _ask_once(self, client, path: str, body: dict, read):
-        key = os.environ.get(self.key_variable)
-        headers = {'Authorization': f'Bearer {key}'} if key else {}
-        with _connection_faults(self.timeout, self.where):
-            reply = _whole_reply(client, f'{self.url}/{path}', body, headers, self.timeout)
-        return _answer_in(reply, read, self.where)
 
     def _pause_after(self, state) -> float:
         "Seconds until the next attempt: what the server asks for, else a random time that grows."

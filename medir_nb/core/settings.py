@@ -41,8 +41,7 @@ def parse_yaml(text: str):
     "YAML in which 1e-5 is a number, as in YAML 1.2 and as JSON writes it."
     import yaml
 
-    SafeNumbers = _number_loader()
-    return yaml.load(text, Loader=SafeNumbers)
+    return yaml.load(text, Loader=_number_loader())
 
 # %% ../../nbs/00_core/03_settings.ipynb #b9cf2b48
 def read_yaml(
@@ -77,13 +76,6 @@ def parse_options(options: list[str]) -> dict:
             raise MedirError(f'the value of {name!r} is no YAML', '-p', fix) from None
     return values
 
-# %% ../../nbs/00_core/03_settings.ipynb #0889e4d4
-def _fast_yaml(text: str):
-    "YAML by the C loader, where it is there."
-    import yaml
-
-    return yaml.load(text, Loader=getattr(yaml, 'CSafeLoader', yaml.SafeLoader))
-
 # %% ../../nbs/00_core/03_settings.ipynb #2fd81968
 def _check_rows(new_rows: dict, known_rows: dict, where: str | Path):
     "Refuse rows without a name, and rows of another kind than those that they replace."
@@ -96,8 +88,11 @@ def _check_rows(new_rows: dict, known_rows: dict, where: str | Path):
 @functools.cache
 def _rows_on_disk(name: str, own_folder: str) -> dict:
     "The rows of a registry in the package and in the folder of the reader's."
+    import yaml
+
     package = Path(str(importlib.resources.files('medir_nb')))
-    stored_rows = read_yaml(package / 'registry' / f'{name}.yaml', _fast_yaml)
+    fast = functools.partial(yaml.load, Loader=getattr(yaml, 'CSafeLoader', yaml.SafeLoader))
+    stored_rows = read_yaml(package / 'registry' / f'{name}.yaml', fast)
     own_file = Path(own_folder or os.devnull) / f'{name}.yaml'
     if not own_file.is_file():
         return stored_rows

@@ -31,12 +31,8 @@ class Turn(NamedTuple):
     text: str  # the turn up to there
 
 # %% ../../nbs/03_generator/09_agent.ipynb #0e5dcbf7
-def read_turn(
-    text: str,
-    finish: str,  # stop | length
-    row: dict,  # of the method
-) -> Turn:
-    "What a model does in the `text` of a turn, by the marks of a method's `row`."
+def read_turn(text: str, finish: str, row: dict) -> Turn:
+    "What a model does in the `text` of a turn that ends by `finish` (stop, length), by the marks of a method's `row`."
     marks = {act: row[name] for act, name in (('search', 'query'), ('answer', 'answer')) if row.get(name)}
     last_opened_first = sorted(marks.items(), key=lambda act_and_pair: -text.rfind(act_and_pair[1][0]))
     for act, (before, after) in last_opened_first:
@@ -90,11 +86,8 @@ def _finish(dialogue: Dialogue, because: str, text: str, generation: Generation)
     dialogue.answer = generation._replace(text=text.strip(), tokens=dialogue.tokens_written)
 
 # %% ../../nbs/03_generator/09_agent.ipynb #41ae477f
-def record_turn(
-    dialogue: Dialogue,
-    generation: Generation,  # of its request
-) -> Turn | None:
-    "Take in what the model wrote; the turn is handed back where the model goes on."
+def record_turn(dialogue: Dialogue, generation: Generation) -> Turn | None:
+    "Take in what the model wrote on its request; the turn is handed back where the model goes on."
     request = dialogue.request
     if generation.cut:
         start, stop = request.cut or (0, len(request.text))
@@ -131,11 +124,7 @@ def is_new_search(dialogue: Dialogue, turn: Turn) -> bool:
     return True
 
 # %% ../../nbs/03_generator/09_agent.ipynb #f16140a5
-def results_shown(
-    dialogue: Dialogue,
-    turn: Turn,
-    passages: list | None,  # (doc_id, text) of what was found; None where nothing was searched
-) -> tuple[str, str]:
+def results_shown(dialogue: Dialogue, turn: Turn, passages: list | None) -> tuple[str, str]:
     "Passages as the method shows them, each cut to `characters`, and what is said where there is nothing to show."
     if passages:
         shown = ''
@@ -150,14 +139,8 @@ def results_shown(
     return '', dialogue.remarks['again' if turn.said else 'empty']
 
 # %% ../../nbs/03_generator/09_agent.ipynb #1b67adb1
-def next_request(
-    dialogue: Dialogue,
-    turn: Turn,
-    shown: str,  # passages
-    remark: str,
-    last_words: str,  # that ask for the answer
-) -> Request:
-    "The request after `turn`."
+def next_request(dialogue: Dialogue, turn: Turn, shown: str, remark: str, last_words: str) -> Request:
+    "The request after `turn`; `last_words` ask for the answer."
     row, request, longest = dialogue.row, dialogue.request, dialogue.max_tokens
     before, after = row['results']
     content = before + '\n'.join(filter(None, (shown, remark, last_words))) + after
@@ -177,12 +160,8 @@ def next_request(
     return replace(request, turns=turns, cut=cut, sampling=sampling)
 
 # %% ../../nbs/03_generator/09_agent.ipynb #386e4238
-def continue_dialogue(
-    dialogue: Dialogue,
-    turn: Turn,
-    passages: list | None,  # (doc_id, text) of what was found; None where nothing was searched
-):
-    "Prepare the next request: the turn, and what was found or, where nothing was searched, what there is to say."
+def continue_dialogue(dialogue: Dialogue, turn: Turn, passages: list | None):
+    "Prepare the next request: the turn, and what was found, or what there is to say where nothing was searched (None)."
     if passages == []:
         dialogue.faults.append('search without hits')
     shown, remark = results_shown(dialogue, turn, passages)
@@ -264,22 +243,6 @@ def _transcript_line(dialogue: Dialogue) -> str:
 # %% ../../nbs/03_generator/09_agent.ipynb #04cfabd0
 SEARCH_FAULTS = ('malformed turn', 'empty search', 'repeated search', 'search without hits', 'kept searching')
 
-
-def _write_all(dialogues: list[Dialogue], model: LLM, find) -> Counter:
-    "Take all dialogues to their end; counts of what was generated, replayed and searched."
-    counts = Counter(generated=0, replayed=0, tokens=0, searches=0)
-
-    def ask(requests):
-        missing = len(model.missing(requests))
-        generations = model.generate(requests)
-        tokens = sum(generation.tokens for generation in generations)
-        counts.update(generated=missing, replayed=len(requests) - missing, tokens=tokens)
-        return generations
-
-    while waiting := [dialogue for dialogue in dialogues if not dialogue.ended]:
-        counts['searches'] += _round(waiting, find, ask)
-    return counts
-
 # %% ../../nbs/03_generator/09_agent.ipynb #5a1ffcc0
 def search_and_write(
     task,
@@ -291,8 +254,18 @@ def search_and_write(
     row, settings, model, by_query = _begin(task, expansion, kind)
     dialogues = [dialogue for of_query in by_query for dialogue in of_query]
     transcript = transcript_path(task, expansion)
+    counts = Counter(generated=0, replayed=0, tokens=0, searches=0)
+
+    def ask(requests):
+        missing = len(model.missing(requests))
+        generations = model.generate(requests)
+        tokens = sum(generation.tokens for generation in generations)
+        counts.update(generated=missing, replayed=len(requests) - missing, tokens=tokens)
+        return generations
+
     try:
-        counts = _write_all(dialogues, model, find)
+        while waiting := [dialogue for dialogue in dialogues if not dialogue.ended]:
+            counts['searches'] += _round(waiting, find, ask)
     finally:
         with atomic_path(transcript) as part:
             part.write_text(''.join(map(_transcript_line, dialogues)), encoding='utf-8', errors='replace')

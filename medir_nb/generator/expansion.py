@@ -287,16 +287,6 @@ def hypothetical_encoder(
     bare.spec = replace(encoder.spec, query_template=bare_template)
     return bare, 'query', ''
 
-# %% ../../nbs/03_generator/08_expansion.ipynb #6545d983
-def _text_vectors(encoder, task, expanded: Expanded, instruction: str):
-    "Vectors of all texts, query after query."
-    pairs = zip(task.queries.ids, expanded.texts, strict=True)
-    owners_and_texts = [(query, text) for query, texts in pairs for text in texts]
-    ids = [f'{query}#{i}' for i, (query, _) in enumerate(owners_and_texts)]
-    side = expanded.settings.get('hypothetical', '')
-    reader, role, instruction = hypothetical_encoder(encoder, instruction, side)
-    return encode_corpus(reader, as_queries(ids, [text for _, text in owners_and_texts]), role, instruction)
-
 # %% ../../nbs/03_generator/08_expansion.ipynb #12af55d9
 def dense_queries(
     encoder,
@@ -315,7 +305,10 @@ def dense_queries(
     truncated = {'truncated': int(queries.truncated.sum())}
     if not any(expanded.texts):
         return queries.chunk(), {**queries.stats, **truncated}
-    texts = _text_vectors(encoder, task, expanded, instruction)
+    owned = [(query, text) for query, own in zip(task.queries.ids, expanded.texts, strict=True) for text in own]
+    named = as_queries([f'{query}#{i}' for i, (query, _) in enumerate(owned)], [text for _, text in owned])
+    reader, role, asked = hypothetical_encoder(encoder, instruction, settings.get('hypothetical', ''))
+    texts = encode_corpus(reader, named, role, asked)
     query_vectors, text_vectors, layout, first, fused = queries.chunk(), texts.chunk(), queries.layout, 0, []
     for row, own in enumerate(map(len, expanded.texts)):
         [vector], own_texts = map(layout.to_numbers, (query_vectors[row : row + 1], text_vectors[first : first + own]))

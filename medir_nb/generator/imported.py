@@ -53,19 +53,6 @@ def _hub_texts(hub: str, config: str, split: str, revision: str | None) -> dict[
     "The texts of a split, read once a process, whatever retrievers ask for them."
     return _texts_by_query(hub_rows(hub, config, split, revision))
 
-# %% ../../nbs/03_generator/07_imported.ipynb #6f402bcb
-def _in_repository(task: str, files: list[str]) -> dict | None:
-    "The texts of the first of the files that the git repository of a task tracks."
-    source = registry('tasks').get(task, {}).get('git')
-    for name in files if source else ():
-        try:
-            return read_generations(git_folder(f'{source}/{name}', f'task {task}'))
-        except MedirError as e:
-            missing = e
-    if source and files and not unreachable():
-        note(missing)
-    return None
-
 # %% ../../nbs/03_generator/07_imported.ipynb #14229c82
 def _in_data_set(task: str, method: str, spec: LLMSpec) -> tuple[dict | None, str]:
     "The texts of the split that the model's row names, or of one of a likely name; and what was looked for."
@@ -101,8 +88,14 @@ def published_texts(task, method: str, model: str) -> dict[str, list[str]]:
     for path in (folder / file for folder in folders for file in files):
         if path.is_file():
             return read_generations(path)
-    if texts := _in_repository(name, files):
-        return texts
+    repository = registry('tasks').get(name, {}).get('git')
+    for file in files if repository else ():
+        try:
+            return read_generations(git_folder(f'{repository}/{file}', f'task {name}'))
+        except MedirError as e:
+            missing = e
+    if repository and files and not unreachable():
+        note(missing)
     texts, tried = _in_data_set(name, method, spec)
     if texts:
         return texts

@@ -219,17 +219,6 @@ class TransformersBackend(_LoadedModel):
         note(f'batches of {self.spec.name} halved: GPU memory was full')
         return None
 
-# %% ../../nbs/03_generator/02_local_llm.ipynb #04acc4ae
-def _vllm_sampling(request: Request) -> dict:
-    "What `vllm.SamplingParams` takes for a request."
-    sampling = request.sampling
-    seed = int(fingerprint(sampling.seed, request.index)[:7], 16) if request.index else sampling.seed
-    # -1 is vLLM's word for all tokens
-    params = {**asdict(sampling), 'top_k': sampling.top_k or -1, 'seed': seed}
-    if request.stop:
-        params['stop'] = list(request.stop)
-    return params
-
 # %% ../../nbs/03_generator/02_local_llm.ipynb #f9d0aab2
 _LENGTH_STEP = 1024  # tokens by which the length of vLLM's engine grows
 
@@ -237,12 +226,7 @@ _LENGTH_STEP = 1024  # tokens by which the length of vLLM's engine grows
 class _Engine:
     "vLLM's engine, as long as is asked of it."
 
-    def __init__(
-        self,
-        options: dict,  # of `vllm.LLM`
-        longest: int,  # tokens; the context
-        fixed_length: int | None = None,
-    ):
+    def __init__(self, options: dict, longest: int, fixed_length: int | None = None):
         import vllm
 
         self.vllm, self.options, self.longest, self.fixed_length = vllm, options, longest, fixed_length
@@ -303,13 +287,20 @@ class VLLMBackend:
         for start in range(0, len(requests), self.batch):
             positions = range(start, min(start + self.batch, len(requests)))
             prompts = [{'prompt_token_ids': fitted[i][0]} for i in positions]
-            params = [self.engine.vllm.SamplingParams(**_vllm_sampling(requests[i])) for i in positions]
+            params = [self._params(requests[i]) for i in positions]
             batch = []
             for i, answer in zip(positions, self.engine.llm.generate(prompts, params, use_tqdm=False), strict=True):
                 (ids, _, left_out), text = fitted[i], answer.outputs[0]
                 finish, tokens = text.finish_reason or 'stop', len(text.token_ids)
                 batch.append((i, Generation(text.text, finish, len(ids), tokens, left_out)))
             yield batch
+
+    def _params(self, request: Request):
+        params = asdict(request.sampling) | ({'stop': list(request.stop)} if request.stop else {})
+        params['top_k'] = params['top_k'] or -1  # vLLM's word for all tokens
+        if request.index:
+            params['seed'] = int(fingerprint(params['seed'], request.index)[:7], 16)
+        return self.engine.vllm.SamplingParams(**params)
 
     def close(self):
         "End the engine."

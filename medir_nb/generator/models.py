@@ -165,26 +165,30 @@ class _LoadedOnNeed:
         if (torch := sys.modules.get('torch')) and torch.cuda.is_available():
             torch.cuda.empty_cache()
 
+    def check(self):
+        "Raise what asking this model would raise here, as far as that can be known without weights or a connection."
+        spec, where = self.spec, f'llm {self.spec.name}'
+        if self.backend_name == 'openai':
+            return self.backend
+        BACKENDS[self.backend_name].check(spec)
+        local_folders = [f for f in (spec.folder, spec.hub) if f and Path(f).is_dir()]
+        if local_folders:
+            refuse_weight_code(local_folders[0], spec)
+        if spec.load == 'gguf':
+            check_package(spec.package, where)
+        elif from_hub(spec):
+            pinned_spec = self.pin()
+            check_weights(pinned_spec.hub, pinned_spec.revision, where)
+        else:
+            weights_folder(spec)
+        return None
+
 # %% ../../nbs/03_generator/05_models.ipynb #dfffedbd
 def _name_of(model: 'LLM', lacking: dict) -> str:
     "The generations that are `lacking`, in words."
     first = next(iter(lacking.values()))
     name = f'the generation of query {first.id!r} by {first.what or "a request"}({model.spec.name})'
     return name + (f' and {len(lacking) - 1:,} more' if len(lacking) > 1 else '')
-
-# %% ../../nbs/03_generator/05_models.ipynb #120ab2d1
-def _ask_and_store(model: 'LLM', lacking: dict):
-    "Ask for the requests `lacking` (by key), and put every answer on the cassette as it comes in."
-    try:
-        backend = model.backend
-    except MedirError as e:
-        what = f'{_name_of(model, lacking)} is on no cassette, and the model cannot be asked: {e.what}'
-        raise MedirError(what, e.where, e.fix) from None
-    keys = list(lacking)
-    with progress(total=len(keys), desc=model.spec.name, unit='text') as bar:
-        for batch in backend.stream(list(lacking.values())):
-            model.cassettes.append({keys[i]: generation for i, generation in batch})
-            bar.update(len(batch))
 
 # %% ../../nbs/03_generator/05_models.ipynb #5081494a
 class LLM(_LoadedOnNeed):
@@ -208,28 +212,23 @@ class LLM(_LoadedOnNeed):
             may_ask = not replay if replay is not None else os.environ.get('MEDIR_REPLAY') != '1'
             fix = 'run once with the model (without $MEDIR_REPLAY), or point $MEDIR_CASSETTES to a folder that has it'
             check(may_ask, f'the cassette lacks {_name_of(self, lacking)}', self.cassettes.path, fix)
-            _ask_and_store(self, lacking)
+            self._ask_and_store(lacking)
         keys = [r.key(self.spec) for r in requests]
         stored = self.cassettes.find(keys)
         return [stored[k] for k in keys]
 
-    def check(self):
-        "Raise what asking this model would raise here, as far as that can be known without weights or a connection."
-        spec, where = self.spec, f'llm {self.spec.name}'
-        if self.backend_name == 'openai':
-            return self.backend
-        BACKENDS[self.backend_name].check(spec)
-        local_folders = [f for f in (spec.folder, spec.hub) if f and Path(f).is_dir()]
-        if local_folders:
-            refuse_weight_code(local_folders[0], spec)
-        if spec.load == 'gguf':
-            check_package(spec.package, where)
-        elif from_hub(spec):
-            pinned_spec = self.pin()
-            check_weights(pinned_spec.hub, pinned_spec.revision, where)
-        else:
-            weights_folder(spec)
-        return None
+    def _ask_and_store(self, lacking: dict):
+        "Ask for the requests `lacking` (by key), and put every answer on the cassette as it comes in."
+        try:
+            backend = self.backend
+        except MedirError as e:
+            what = f'{_name_of(self, lacking)} is on no cassette, and the model cannot be asked: {e.what}'
+            raise MedirError(what, e.where, e.fix) from None
+        keys = list(lacking)
+        with progress(total=len(keys), desc=self.spec.name, unit='text') as bar:
+            for batch in backend.stream(list(lacking.values())):
+                self.cassettes.append({keys[i]: generation for i, generation in batch})
+                bar.update(len(batch))
 
     def runs(self) -> str:
         "Whether this model runs here, now: `yes`, with what comes first, or `no: ` and why. Fetches nothing."
@@ -242,17 +241,13 @@ class LLM(_LoadedOnNeed):
         except MedirError as e:
             return f'no: {e.what}'
         if lies_at_hub:
-            return weights_here([(self.spec.hub, self.spec.revision)], _gigabytes(self.spec))
+            words = self.spec.hub.replace('-', ' ').replace('_', ' ')
+            size = re.search(r'(?<![\w.])([\d.]+[bB])(?![a-zA-Z])', words)
+            weigh = gigabytes_of(size[1].upper(), self.spec.dtype) if size else None
+            return weights_here([(self.spec.hub, self.spec.revision)], weigh)
         if self.backend_name == 'openai':
             return f'yes, asks {self.backend.server.url}'
         return f'yes{what_first(self.spec.package)}'
-
-# %% ../../nbs/03_generator/05_models.ipynb #d8039e5e
-def _gigabytes(spec: LLMSpec):
-    "What the weights weigh by the name of the model; None where it says no size."
-    words = spec.hub.replace('-', ' ').replace('_', ' ')
-    size = re.search(r'(?<![\w.])([\d.]+[bB])(?![a-zA-Z])', words)
-    return gigabytes_of(size[1].upper(), spec.dtype) if size else None
 
 # %% ../../nbs/03_generator/05_models.ipynb #374d9952
 def llm(name: str) -> LLM:
