@@ -6,9 +6,8 @@
 __all__ = ['hpo_contrast']
 
 # %% ../../nbs/01_data/11_contrasts.ipynb #98111ea4
-from dataclasses import replace
 import pandas as pd
-from .ontology import hpo_file, hpo_terms, ontology_name, read_hpo
+from .ontology import hpo_fields, hpo_terms, read_hpo
 from .query_perturbations import perturbations
 from .task import Task, task_from_frames
 from .vocabularies import vocabulary
@@ -17,21 +16,14 @@ from .vocabularies import vocabulary
 _KINDS = ('side', 'hyper and hypo', 'increase and decrease', 'course')  # of `registry/stress.yaml`
 
 
-def term_wordings() -> dict[str, str]:
-    "Name or exact synonym, in small letters → id of its term; of terms with a definition, names first."
-    ids = {term.name: term.id for term in hpo_terms('all')}
-    wordings = {name: others for name, *others in vocabulary('hpo').terms if name in ids}
-    found = {name.casefold(): term_id for name, term_id in ids.items()}
-    for name, others in wordings.items():
-        for other in others:
-            found.setdefault(other.casefold(), ids[name])
-    return found
-
-
 def opposite_terms() -> dict[tuple[str, str], str]:
     "(id, id of the opposite) → the rule that makes one of the other; the smaller id first."
-    ids, parents = term_wordings(), {term.id: term.parents for term in hpo_terms('all')}
-    rules, pairs = perturbations('en', kinds=_KINDS), {}
+    terms, rules, pairs = hpo_terms('all'), perturbations('en', kinds=_KINDS), {}
+    by_name, parents = {term.name: term.id for term in terms}, {term.id: term.parents for term in terms}
+    ids = {name.casefold(): term_id for name, term_id in by_name.items()}  # names, then exact synonyms
+    for name, *others in vocabulary('hpo').terms:
+        for other in others if name in by_name else ():
+            ids.setdefault(other.casefold(), by_name[name])
     for wording, term_id in ids.items():
         for name, rule in rules.items():
             for other in (ids.get(changed.casefold()) for changed in rule.wordings(wording)):
@@ -42,8 +34,8 @@ def opposite_terms() -> dict[tuple[str, str], str]:
 # %% ../../nbs/01_data/11_contrasts.ipynb #fee9c628
 def hpo_contrast() -> Task:
     "The name of a term → its definition, and not that of its opposite."
-    terms, version = read_hpo()
-    pairs, queries, judged, listed, labels, groups = opposite_terms(), [], [], [], {}, {}
+    terms, pairs = read_hpo()[0], opposite_terms()
+    queries, judged, listed, labels, groups = [], [], [], {}, {}
     for both, rule in pairs.items():
         for asked, other in (both, both[::-1]):
             query_id = f'{asked}|{other}'
@@ -51,16 +43,7 @@ def hpo_contrast() -> Task:
             judged.append({'query_id': query_id, 'doc_id': asked, 'relevance': 1})
             listed += [{'query_id': query_id, 'doc_id': doc_id} for doc_id in both]
             labels[query_id], groups[query_id] = rule, '|'.join(both)
-    corpus = [
-        {'id': term_id, 'text': terms[term_id].definition} for term_id in sorted({i for pair in pairs for i in pair})
-    ]
-    task = task_from_frames(corpus, queries, judged, 'hpo-contrast', kind='reranking', candidates=pd.DataFrame(listed))
-    return replace(
-        task,
-        groups=groups,
-        labels=labels,
-        revision=version,
-        language='en',
-        judged_from=(ontology_name(hpo_file('hp.obo').read_text(encoding='utf-8')),),
-        source=f'Human Phenotype Ontology {version}',
-    )
+    asked_ids = sorted({term_id for pair in pairs for term_id in pair})
+    corpus = [{'id': term_id, 'text': terms[term_id].definition} for term_id in asked_ids]
+    fields = {**hpo_fields(), 'kind': 'reranking', 'candidates': pd.DataFrame(listed)}
+    return task_from_frames(corpus, queries, judged, 'hpo-contrast', **fields, groups=groups, labels=labels)

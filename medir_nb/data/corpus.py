@@ -12,9 +12,8 @@ import json
 from functools import cached_property
 from pathlib import Path
 import numpy as np
-from ..core.errors import check
-from ..core.files import atomic_path, lock, read_json
-from ..core.console import counted, note
+from ..core import atomic_path, check, lock, note, read_json
+from ..core.console import counted
 
 # %% ../../nbs/01_data/00_corpus.ipynb #b93c69d7
 _COLUMNS = ('id', 'title', 'body')
@@ -82,8 +81,8 @@ class Corpus:
         digest = xxhash.xxh3_128()
         for start in range(0, len(self), _BLOCK):
             stop = start + _BLOCK
-            for doc_id, (title, body) in zip(self.ids[start:stop], self.rows(start, stop), strict=True):
-                digest.update(_digest_of((doc_id, title, body)))
+            for doc_id, row in zip(self.ids[start:stop], self.rows(start, stop), strict=True):
+                digest.update(_digest_of((doc_id, *row)))
         return digest.hexdigest()
 
 # %% ../../nbs/01_data/00_corpus.ipynb #bfd71168
@@ -154,25 +153,19 @@ def _batches(records, intake: _Intake):
     "Arrow batches of those `(id, title, body, where[, metadata])` that `intake` accepts."
     import pyarrow as pa
 
-    columns = [[], [], [], []]
+    rows = []
     for *record, where, metadata in (record if len(record) == 5 else (*record, None) for record in records):
-        if not intake.accepts(*record, where):
-            continue
-        told = json.dumps(metadata, ensure_ascii=False, default=str) if metadata else None
-        for column, value in zip(columns, (*record, told), strict=True):
-            column.append(value)
-        if len(columns[0]) >= _BLOCK:
-            yield pa.record_batch(columns, schema=_schema())
-            columns = [[], [], [], []]
-    if columns[0]:
-        yield pa.record_batch(columns, schema=_schema())
+        if intake.accepts(*record, where):
+            rows.append((*record, json.dumps(metadata, ensure_ascii=False, default=str) if metadata else None))
+        if len(rows) >= _BLOCK:
+            yield pa.record_batch(list(zip(*rows, strict=True)), schema=_schema())
+            rows = []
+    if rows:
+        yield pa.record_batch(list(zip(*rows, strict=True)), schema=_schema())
 
 # %% ../../nbs/01_data/00_corpus.ipynb #0780439e
-def open_table(
-    path: Path,  # of an Arrow file; its report lies beside it as .json
-    cls=Corpus,
-):
-    "A memory-mapped corpus written by `write_table`, or None where it is absent or torn."
+def open_table(path: Path, cls=Corpus):
+    "A memory-mapped corpus that `write_table` wrote, its report beside it as .json; None where it is absent or torn."
     import pyarrow as pa
 
     if not path.is_file() or not path.with_suffix('.json').is_file():
@@ -187,12 +180,8 @@ def open_table(
     return None
 
 # %% ../../nbs/01_data/00_corpus.ipynb #291502cd
-def write_table(
-    records,  # of `(id, title, body, where[, metadata])`, in the order of the corpus
-    path: Path | None,  # None: in memory
-    cls=Corpus,
-):
-    "Build a corpus from `records`: in memory, or as a memory-mapped Arrow file at `path`."
+def write_table(records, path: Path | None, cls=Corpus):
+    "A corpus of `(id, title, body, where[, metadata])` in their order: a memory-mapped file, or (None) in memory."
     import pyarrow as pa
 
     intake = _Intake()

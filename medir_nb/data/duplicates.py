@@ -9,7 +9,7 @@ __all__ = ['Duplicates']
 import functools
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
-from ..core.errors import check
+from ..core import check
 from .documents import Document, whole_text
 from .text_pairs import word_spans
 
@@ -22,16 +22,6 @@ def normalised_text(document: Document) -> str:
 _PERMUTATIONS = 128
 
 
-def word_shingles(
-    text: str,
-    length: int = 5,  # words of a run, or characters of Chinese
-) -> list[bytes]:
-    "The runs of `length` words of a text; a shorter text is one run."
-    words = [text[begin:end] for begin, end in word_spans(text)]
-    last = max(1, len(words) - length + 1)
-    return [' '.join(words[start : start + length]).encode('utf-8', 'surrogatepass') for start in range(last)]
-
-
 @functools.cache
 def _blank_signature():
     "The signature of no text; what makes permutations is made once."
@@ -42,9 +32,10 @@ def _blank_signature():
 
 
 def signature(text: str):
-    "datasketch's MinHash of a text."
-    minhash = _blank_signature().copy()
-    minhash.update_batch(word_shingles(text))
+    "datasketch's MinHash of the runs of five words of a text (of characters of Chinese); a shorter text is one run."
+    words, minhash = [text[begin:end] for begin, end in word_spans(text)], _blank_signature().copy()
+    runs = (' '.join(words[start : start + 5]) for start in range(max(1, len(words) - 4)))
+    minhash.update_batch([run.encode('utf-8', 'surrogatepass') for run in runs])
     return minhash
 
 # %% ../../nbs/01_data/24_duplicates.ipynb #34faf176

@@ -13,8 +13,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from ..core.errors import check, nearest
-from ..core.settings import check_row, registrar, registry
+from ..core import check, check_row, nearest, registry
+from ..core.settings import registrar
 from .corpus import Corpus
 from .ontology import read_hpo
 from .passage_splitter import CJK
@@ -27,13 +27,6 @@ mechanism = registrar(MECHANISMS)
 
 # %% ../../nbs/01_data/10_query_perturbations.ipynb #cedc4b1e
 _BEFORE, _BEHIND = f'(?<![^\\W_{CJK}])', f'(?![^\\W_{CJK}])'
-
-
-def _in_case_of(said: str, other: str) -> str:
-    "A wording with the capitals of the one in whose place it stands."
-    if said.isupper() and len(said) > 1:
-        return other.upper()
-    return other[:1].upper() + other[1:] if said[:1].isupper() else other
 
 
 @mechanism('pairs')
@@ -49,7 +42,11 @@ def word_pairs(swap: dict[str, str], behind: str = _BEHIND, both: bool = True):
     def wordings(text: str):
         for said in dict.fromkeys(match[0] for pattern in patterns for match in pattern.finditer(text)):
             key = said if said in other_of else said.casefold()
-            other = _in_case_of(said, other_of[key]) if key in small else other_of[key]
+            other = other_of[key]
+            if key in small and said.isupper() and len(said) > 1:  # with the capitals of the other one
+                other = other.upper()
+            elif key in small and said[:1].isupper():
+                other = other[:1].upper() + other[1:]
             if not re.search(_BEFORE + re.escape(other) + behind, text, re.IGNORECASE):
                 yield re.sub(_BEFORE + re.escape(said) + behind, lambda _, other=other: other, text)
 
@@ -77,7 +74,7 @@ def pattern_rows(*rows: tuple[str, str]):
     return lambda text: (pattern.sub(other, text) for pattern, other in compiled)
 
 # %% ../../nbs/01_data/10_query_perturbations.ipynb #a5b1745b
-_LONG_WORD = 6  # letters
+_LONG_WORD = r'[^\W\d_]{%d,}'  # of so many letters
 
 
 @mechanism('neighbours')
@@ -91,27 +88,22 @@ def neighbour_keys(*rows: str):
                 beside[above] += key
 
     def wordings(text: str):
-        for word in re.finditer(rf'[^\W\d_]{{{_LONG_WORD},}}', text):
+        for word in re.finditer(_LONG_WORD % 6, text):
             for place in range(word.start() + 1, word.end()):
                 yield from (text[:place] + key + text[place + 1 :] for key in beside[text[place]])
 
     return wordings
 
-# %% ../../nbs/01_data/10_query_perturbations.ipynb #2665acc6
+
 @mechanism('dropped')
 def dropped_letters(shortest: int):
     "A word of so many letters lacks one that is not its first."
 
     def wordings(text: str):
-        for word in re.finditer(rf'[^\W\d_]{{{shortest},}}', text):
+        for word in re.finditer(_LONG_WORD % shortest, text):
             yield from (text[:place] + text[place + 1 :] for place in range(word.start() + 1, word.end()))
 
     return wordings
-
-# %% ../../nbs/01_data/10_query_perturbations.ipynb #fc9f6cc6
-def _plain_number(value: float) -> str:
-    "Four digits that count."
-    return f'{float(f"{value:.4g}"):f}'.rstrip('0').rstrip('.')
 
 # %% ../../nbs/01_data/10_query_perturbations.ipynb #d680c45b
 @mechanism('numbers')
@@ -124,8 +116,9 @@ def converted_numbers(*rows: tuple):
     def wordings(text: str):
         for pattern, (_, other, factor, offset, word) in compiled:
             if word.casefold() in text.casefold() and (m := pattern.search(text)):
-                value = _plain_number(float(m[1]) * factor + offset)
-                yield f'{text[: m.start()]}{value}{m[2]}{other}{text[m.end() :]}'
+                value = float(f'{float(m[1]) * factor + offset:.4g}')  # four digits that count
+                plain = f'{value:f}'.rstrip('0').rstrip('.')
+                yield f'{text[: m.start()]}{plain}{m[2]}{other}{text[m.end() :]}'
 
     return wordings
 
@@ -190,18 +183,14 @@ def _small(name: str) -> str:
     return name[:1].lower() + name[1:] if name[1:] == name[1:].lower() else name
 
 
-def hpo_wordings() -> dict[str, str]:
-    "Layperson's name → clinical name of each term of HPO that has one."
-    terms = read_hpo()[0].values()
-    return {_small(lay): _small(term.name) for term in terms for lay in term.lay[:1]}
-
-
 def named_lexicon(name: str, corpus: Corpus | None, reader: dict) -> dict[str, str]:
-    "The pairs that a word stands for in `registry/stress.yaml`."
+    "The pairs that a word of `registry/stress.yaml` stands for: `corpus`, `reader`, or `hpo` (layperson's → clinical)."
     if name == 'corpus':
         blocks = range(0, len(corpus), 1000) if corpus is not None else ()
         return defined_abbreviations(text for start in blocks for text in corpus.texts(start, start + 1000))
-    return {'hpo': hpo_wordings, 'reader': lambda: reader}[name]()
+    if name == 'reader':
+        return reader
+    return {_small(lay): _small(term.name) for term in read_hpo()[0].values() for lay in term.lay[:1]}
 
 # %% ../../nbs/01_data/10_query_perturbations.ipynb #22f6255e
 @dataclass(frozen=True)
@@ -235,17 +224,6 @@ class _Row:
     drops: dict | None = None
 
 
-def _lexicons(name: str, lexicon: dict, corpus: Corpus | None, reader: dict):
-    "The functions of one lexicon of a rule, each with what it leaves alone."
-    unless = lexicon.get('unless', '')
-    for kind in [kind for kind in lexicon if kind != 'unless']:
-        check(kind in MECHANISMS, f'no mechanism {kind!r}', f'rule {name}', nearest(kind, MECHANISMS))
-        given = lexicon[kind]
-        given = named_lexicon(given, corpus, reader) if isinstance(given, str) else given
-        if given:
-            yield MECHANISMS[kind](*(given if isinstance(given, list) else [given])), unless
-
-
 def perturbations(
     language: str = 'en',
     corpus: Corpus | None = None,  # whose documents define abbreviations; None: those of the registry alone
@@ -256,10 +234,17 @@ def perturbations(
     known, rules = registry('stress'), {}
     for name in kinds or known:
         check(name in known, f'no kind {name!r}', 'stress', nearest(name, known))
-        row = known[name]
+        row, lexicons = known[name], []
         check_row(_Row, row, f'rule {name}')
-        of_language = [row['languages'][code] for code in ('any', language) if code in row['languages']]
-        lexicons = [each for lexicon in of_language for each in _lexicons(name, lexicon, corpus, pairs or {})]
+        for lexicon in [row['languages'][code] for code in ('any', language) if code in row['languages']]:
+            for kind, given in lexicon.items():
+                if kind == 'unless':
+                    continue
+                check(kind in MECHANISMS, f'no mechanism {kind!r}', f'rule {name}', nearest(kind, MECHANISMS))
+                given = named_lexicon(given, corpus, pairs or {}) if isinstance(given, str) else given
+                if given:
+                    make = MECHANISMS[kind](*(given if isinstance(given, list) else [given]))
+                    lexicons.append((make, lexicon.get('unless', '')))
         if lexicons and language not in row.get('drops', ()):
             rules[name] = Perturbation(name, row['must'], row['holds'], tuple(lexicons))
     return rules

@@ -14,8 +14,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
-from ..core.errors import MedirError, check, nearest
-from ..core.files import fingerprint
+from ..core import MedirError, check, fingerprint, nearest
 from .ontology import hpo_file, QUOTED, STANZA, tag_values, ontology_name
 
 # %% ../../nbs/01_data/09_vocabularies.ipynb #41ebd04f
