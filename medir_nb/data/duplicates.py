@@ -58,19 +58,6 @@ class Duplicates:
             weights = (0.1, 0.9)  # to miss a duplicate costs more than to compare once in vain
             self._index = MinHashLSH(near, _PERMUTATIONS, weights)
 
-    def _is_near(self, number: int, minhash, remember: bool) -> bool:
-        "Whether a document is like one in the window; if not, it may be remembered as `number`."
-        if any(self._signatures[other].jaccard(minhash) >= self.near for other in self._index.query(minhash)):
-            return True
-        if not remember:
-            return False
-        self._index.insert(number, minhash, check_duplication=False)
-        self._signatures[number] = minhash
-        if len(self._signatures) > self.window:
-            oldest, _ = self._signatures.popitem(last=False)
-            self._index.remove(oldest)
-        return False
-
     def why_left_out(self, document: Document, remember: bool = True) -> str:
         "`exact duplicate`, `near duplicate`, or nothing where no document before said the same; it may be remembered."
         import xxhash
@@ -81,8 +68,18 @@ class Duplicates:
             return 'exact duplicate'
         if remember:
             self._hashes.add(number)
-        is_near = self.near and text and self._is_near(number, signature(text), remember)
-        return 'near duplicate' if is_near else ''
+        if not (self.near and text):
+            return ''
+        minhash = signature(text)
+        if any(self._signatures[other].jaccard(minhash) >= self.near for other in self._index.query(minhash)):
+            return 'near duplicate'
+        if remember:
+            self._index.insert(number, minhash, check_duplication=False)
+            self._signatures[number] = minhash
+            if len(self._signatures) > self.window:
+                oldest, _ = self._signatures.popitem(last=False)
+                self._index.remove(oldest)
+        return ''
 
     def without(
         self,

@@ -40,37 +40,32 @@ def without_running_lines(pages: list[list[str]]) -> list[list[str]]:
         for page, shapes_of in zip(pages, shapes, strict=True)
     ]
 
-# %% ../../nbs/01_data/17_pages.ipynb #68eae7b7
+# %% ../../nbs/01_data/17_pages.ipynb #44533ffc
 _LEAST_LINES, _LEAST_WORDS = 6, 4  # that stand side by side; words of such half lines
 
 
-def gutter_of(lines: list[str]) -> int:
-    "The place between two columns; 0 where there is one."
-    width = max(map(len, lines), default=0)
-    best = (0, 0)
-    for place in range(width // 3, 2 * width // 3):
-        free = [line for line in lines if line[place - 1 : place + 1].strip() == '']
-        both = [line for line in free if line[:place].strip() and line[place:].strip()]
-        crossing = len(lines) - len(free)
-        words = sorted(min(len(line[:place].split()), len(line[place:].split())) for line in both)
-        if len(both) >= _LEAST_LINES and 4 * crossing <= len(both) and words[len(words) // 2] >= _LEAST_WORDS:
-            best = max(best, (len(both) - crossing, place))
-    return best[1]
-
-# %% ../../nbs/01_data/17_pages.ipynb #44533ffc
 def in_reading_order(lines: list[str]) -> list[str]:
     "The lines of a page, those of a left column before those of a right one."
-    place = gutter_of([line for line in lines if line.strip()])
-    if not place:
+    filled, best, gutter = [line for line in lines if line.strip()], 0, 0
+    width = max(map(len, filled), default=0)
+    for place in range(width // 3, 2 * width // 3):
+        free = [line for line in filled if line[place - 1 : place + 1].strip() == '']
+        both = [(line[:place].split(), line[place:].split()) for line in free]
+        both = [sides for sides in both if all(sides)]
+        crossing, words = len(filled) - len(free), sorted(min(map(len, sides)) for sides in both)
+        is_gutter = len(both) >= _LEAST_LINES and 4 * crossing <= len(both) and words[len(words) // 2] >= _LEAST_WORDS
+        if is_gutter and len(both) - crossing >= best:
+            best, gutter = len(both) - crossing, place
+    if not gutter:
         return lines
     ordered, left, right = [], [], []
-    for line in [*lines, 'x' * (place + 1)]:
-        if line[place - 1 : place + 1].strip():
+    for line in [*lines, 'x' * (gutter + 1)]:
+        if line[gutter - 1 : gutter + 1].strip():
             ordered += [*left, '', *right, '', line]
             left, right = [], []
         else:
-            left.append(line[:place])
-            right.append(line[place:])
+            left.append(line[:gutter])
+            right.append(line[gutter:])
     return ordered[:-1]
 
 # %% ../../nbs/01_data/17_pages.ipynb #c525f8b5

@@ -21,16 +21,6 @@ def _header(cells: list) -> list[str]:
     names = [str(cell).strip() if cell is not None else '' for cell in cells]
     return [usual.get(name.lower(), name) or f'column {place}' for place, name in enumerate(names, 1)]
 
-
-def _filled(cells, header: list[str], where: str) -> dict:
-    "The cells of a row by column, without empty ones."
-    cells = list(cells)
-    while len(cells) > len(header) and cells[-1] in (None, ''):
-        cells.pop()
-    what = f'{len(cells)} cells in a row of a table with {len(header)} columns'
-    check(len(cells) <= len(header), what, where, 'put the cell with the delimiter in quotes, or mend the row')
-    return {name: cell for name, cell in zip(header, cells, strict=False) if cell not in (None, '')}
-
 # %% ../../nbs/01_data/16_records.ipynb #ea0f9415
 def table_documents(rows, path: Path, columns: dict | None = None, metadata: dict | None = None):
     "The documents of `(cells, where)` of a table, the first with the names of the columns; `metadata` is of all."
@@ -39,7 +29,13 @@ def table_documents(rows, path: Path, columns: dict | None = None, metadata: dic
     check(len(set(header)) == len(header), 'two columns have the same name', path, 'rename one of them')
     has_text = bool(columns and 'text' in columns) or bool({*named['text']} & {*header})
     for cells, where in rows:
-        if row := _filled(cells, header, where):
+        cells = list(cells)
+        while len(cells) > len(header) and cells[-1] in (None, ''):
+            cells.pop()
+        what = f'{len(cells)} cells in a row of a table with {len(header)} columns'
+        check(len(cells) <= len(header), what, where, 'put the cell with the delimiter in quotes, or mend the row')
+        row = {name: cell for name, cell in zip(header, cells, strict=False) if cell not in (None, '')}
+        if row:
             found += 1
             if not has_text:
                 row['text'] = '\n'.join(f'{name}: {cell}' for name, cell in row.items() if name not in named['id'])

@@ -23,7 +23,7 @@ from .task_folders import load_folder, unpack
 from .hub import hub_rows, load_hub
 from .mteb_tasks import load_mteb, check_single_task, suite_tasks
 from .ontology import hpo_lay, hpo_overlap
-from .contrasts import hpo_contrast
+from .query_perturbations import hpo_contrast
 
 # %% ../../nbs/01_data/12_registered.ipynb #28b7bc5b
 @dataclass(frozen=True)

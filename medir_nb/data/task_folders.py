@@ -25,28 +25,24 @@ from .languages import known_language
 from .task import Task, build_task, read_candidates
 from .passage_splitter import PassageSplitter, parse_windows
 
-# %% ../../nbs/01_data/05_task_folders.ipynb #17231557
-def _read_pair(row: dict, where: str) -> tuple[str, str, float]:
-    first, second, score = (first_value(row, (name,), where) for name in ('sentence1', 'sentence2', 'score'))
-    sentences = plain_text(first, where), plain_text(second, where)
-    try:
-        number = float(score)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    what = f'score {plain_text(score, where)[:60]!r} is no number'
-    check(math.isfinite(number), what, where, 'write a number')
-    return *sentences, number
-
 # %% ../../nbs/01_data/05_task_folders.ipynb #bebcfd79
 def sentence_pair_task(
     path: Path | None, split='test', rows=None, name='pairs', language=None, query_titles=False, **fields
 ) -> Task:
     "A sentence-similarity task of pairs.jsonl, or of `(JSON row, where)`; sentences have no titles to read."
-    sentences = [_read_pair(row, where) for row, where in (rows if rows is not None else json_lines(path))]
-    check(sentences, 'no pairs', path or name, 'put at least one pair into it')
-    pairs = pd.DataFrame(sentences, columns=['sentence1', 'sentence2', 'score'])
-    empty_sentences = int((pairs[['sentence1', 'sentence2']] == '').sum().sum())
-    report = {'pairs': len(pairs), 'empty_sentences': empty_sentences}
+    pairs = []
+    for row, where in rows if rows is not None else json_lines(path):
+        first, second, score = (first_value(row, (part,), where) for part in ('sentence1', 'sentence2', 'score'))
+        try:
+            number = float(score)
+        except (TypeError, ValueError, OverflowError):
+            number = math.nan
+        is_number = math.isfinite(number)
+        check(is_number, f'score {plain_text(score, where)[:60]!r} is no number', where, 'write a number')
+        pairs.append((plain_text(first, where), plain_text(second, where), number))
+    check(pairs, 'no pairs', path or name, 'put at least one pair into it')
+    pairs = pd.DataFrame(pairs, columns=['sentence1', 'sentence2', 'score'])
+    report = {'pairs': len(pairs), 'empty_sentences': int((pairs[['sentence1', 'sentence2']] == '').sum().sum())}
     language = language or known_language(pairs.sentence1[:300], str(path or name))
     fields = {'measures': ('Spearman', 'Pearson'), 'source': str(path or ''), **fields, 'kind': 'pairs'}
     return Task(name, pairs=pairs, split=split, report=report, language=language, **fields)

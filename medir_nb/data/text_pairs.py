@@ -73,33 +73,26 @@ def random_crop_pair(text: str, places: list, settings: PairSettings, rng: rando
     passages = [text[places[start][0] : places[stop - 1][1]] for start, stop in spans]
     return tuple(passages if rng.random() < 0.5 else passages[::-1])
 
-# %% ../../nbs/01_data/23_text_pairs.ipynb #0d805b42
-def _crops(document: Document, settings: PairSettings):
-    "The `(query, passage)` pairs of the windows of a document."
-    text = whole_text(document)
-    if not has_words(text, 2 * settings.fewest_words):
-        return
-    places = word_spans(text)
-    width = settings.window or len(places)
-    for part, start in enumerate(range(0, len(places), width)):
-        window = places[start : start + width]
-        if len(window) >= 2 * settings.fewest_words:
-            yield random_crop_pair(text, window, settings, random.Random(content_hash(document, settings.seed, part)))
-
 # %% ../../nbs/01_data/23_text_pairs.ipynb #70a0b44e
 def _pairs_of(document: Document, settings: PairSettings, counts: Counter) -> tuple[str, list]:
-    "How the pairs of a document were made, and the `(query, passage)` pairs."
+    "How the pairs of a document were made, and the `(query, passage)` pairs: of crops, one for each window."
+    text, least = whole_text(document), 2 * settings.fewest_words
     if settings.kind == 'itself':
-        text = f'{document.title} {whole_text(document)}'.strip()
+        text = f'{document.title} {text}'.strip()
         return 'itself', [(text, text)] if text else []
     if settings.kind != 'crop':
-        has_abstract = has_words(document.text, settings.fewest_words)
-        if document.title and has_abstract:
+        if document.title and has_words(document.text, settings.fewest_words):
             return 'title', [(document.title, document.text)]
         counts['empty title' if not document.title else 'abstract too short'] += 1
     if settings.kind == 'title':
         return 'title', []
-    crops = list(_crops(document, settings))
+    places = word_spans(text) if has_words(text, least) else []
+    width, crops = settings.window or len(places) or 1, []
+    for part, start in enumerate(range(0, len(places), width)):
+        window = places[start : start + width]
+        if len(window) >= least:
+            rng = random.Random(content_hash(document, settings.seed, part))
+            crops.append(random_crop_pair(text, window, settings, rng))
     counts['too short to crop'] += not crops
     return 'crop', crops
 
