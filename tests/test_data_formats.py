@@ -376,12 +376,6 @@ def test_scans_and_passwords_are_named(tmp_path):
     assert owned.text == 'Diclofenac comes first.'
 
 
-def test_hyphens_before_a_conjunction_stay():
-    assert paragraphs(['Herz-', 'und Kreislauferkrankungen und Müdig-', 'keit']) == [
-        'Herz- und Kreislauferkrankungen und Müdigkeit'
-    ]
-
-
 # --- encodings, columns, libraries -------------------------------------------------------------------------------------
 
 LETTERS = {
@@ -418,18 +412,16 @@ def test_an_encoding_is_found_and_the_fix_for_it_works(encoding, tmp_path):
         assert (tmp_path / 'a.txt').read_text(encoding='utf-8-sig') == text
 
 
-def test_a_damaged_byte_does_not_spoil_the_others():
+def test_a_damaged_byte_or_row_does_not_spoil_the_others(tmp_path):
     raw = 'Müdigkeit, Übelkeit, Größe'.encode()
-    assert decoded(raw + b'\xe9')[0] == 'Müdigkeit, Übelkeit, Größe\ufffd' and 'damaged' in decoded(raw + b'\xe9')[1]
-
-
-def test_a_malformed_row_is_named_by_its_line(tmp_path):
+    text, encoding = decoded(raw + b'\xe9')
+    assert text == 'Müdigkeit, Übelkeit, Größe\ufffd' and 'damaged' in encoding
     (tmp_path / 'a.csv').write_text('id,text\n1,"fever, cough"\n2,"rash" of a child\n3,pain\n')
     first, fault = read_file(tmp_path / 'a.csv')
     assert first.text == 'fever, cough' and 'a.csv:3: a malformed row' in str(fault)
 
 
-def test_justified_lines_are_no_table():
+def test_justified_lines_are_no_table_and_hyphens_before_a_conjunction_stay():
     prose = [
         'on  Tuesdays  and  Fridays  all  wards',
         'have   rounds   that   begin   at   eight',
@@ -439,6 +431,8 @@ def test_justified_lines_are_no_table():
     assert paragraphs(prose) == [' '.join(' '.join(prose).split())]
     table = ['Hb    7.2   7.4   7.1   7.3', 'WBC   4.1   4.2   4.0   5.1', 'CRP   10    12    9     8']
     assert paragraphs(table) == ['\n'.join(' | '.join(line.split()) for line in table)]
+    hyphens = ['Herz-', 'und Kreislauferkrankungen und Müdig-', 'keit']
+    assert paragraphs(hyphens) == ['Herz- und Kreislauferkrankungen und Müdigkeit']
 
 
 @pytest.mark.parametrize('delimiter', ',;\t|')

@@ -207,7 +207,7 @@ def test_wordings_of_each_kind_of_file(name, tmp_path):
         ('b.csv', 'a,\n', 'an empty cell'),
         ('b.csv', 'a,"b\n', 'no table'),
         ('b.csv', '', 'the table is empty'),
-        ('b.csv', b'\xff\xfe', 'is no UTF-8'),
+        ('b.csv', b'\xff\xfe', 'not UTF-8'),
         ('b.xml', '<a><b>', 'no XML'),
         ('b.xml', '<a/>', 'no DescriptorRecord'),
         ('b.txt', 'a,b', 'no ending of a vocabulary'),

@@ -55,16 +55,10 @@ def test_terms_that_say_too_little_are_english_and_uncertain(terms, capfd):
     )
 
 
-@pytest.mark.parametrize('name', ['nfcorpus', 'scifact'])
-def test_real_collections_keep_their_language(name, medir_data):
+@pytest.mark.parametrize('name, language', [('nfcorpus', 'en'), ('scifact', 'en'), ('hpo-lay', 'en'), ('zh-lay', 'zh')])
+def test_collections_keep_their_language(name, language, medir_data):
     task = load_task(name)
-    assert detect_language(task.corpus.texts(0, 200)) == detect_language(task.queries.texts()) == 'en'
-
-
-def test_embedded_collections_keep_their_language():
-    for name, language in (('hpo-lay', 'en'), ('zh-lay', 'zh')):
-        task = load_task(name)
-        assert detect_language(task.corpus.texts(0, 200)) == detect_language(task.queries.texts()) == language
+    assert detect_language(task.corpus.texts(0, 200)) == detect_language(task.queries.texts()) == language
 
 
 def test_a_second_language_is_said_with_its_share(capfd):

@@ -21,7 +21,7 @@ def titled(tmp_path):
     folder = write_beir(tmp_path / 'titled')
     titles = {'q1': 'Metformin', 'q2': 'Hip fracture surgery'}
     write_lines(folder / 'queries.jsonl', [{'_id': q, 'title': titles.get(q, ''), 'text': t} for q, t in QUERIES])
-    data.task._tell_unread_titles.cache_clear()
+    data.task._say_once.cache_clear()
     return folder
 
 
@@ -119,7 +119,7 @@ def test_a_limit_says_what_remains_and_warns_of_dropped_queries(tmp_path, medir)
         [(f'q{i}', f'disease{i}') for i in range(30)],
         [(f'q{i // 20}', f'd{i:03d}', 1) for i in range(600)],
     )
-    data.task.tell_limit.cache_clear()
+    data.task._say_once.cache_clear()
     out = medir('evaluate', folder, '--system', 'bm25', '--limit', '60', '--measures', 'R@100')
     assert out.code == 0
     warned = [line for line in out.err.splitlines() if ' remain; ' in line]

@@ -2,7 +2,7 @@
 
 import time
 import pandas as pd, pytest
-from medir_nb.core import MedirError, registry, rows as more_rows
+from medir_nb.core import MedirError, registry
 from medir_nb.data import check_rule, task_from_frames, washed_rows, washed_task, Washing
 from medir_nb.trainer import mine, read_rows, wash
 
@@ -10,24 +10,15 @@ RULES = list(registry('washing'))
 
 
 @pytest.mark.parametrize('name', RULES)
-def test_a_rule_changes_its_example_and_leaves_alone_what_it_must(name):
-    row = registry('washing')[name]
-    check_rule(name, row)
-    alone, every = Washing([name]), Washing()
-    washed = every.text(row['example'])
-    assert alone.text(row['example']) != row['example'] and alone.hits[name] >= 1
-    assert Washing().text(washed) == washed  # washed twice is washed once
-    assert all(alone.text(text) == text for text in row.get('keeps', []))
-
-
-@pytest.mark.parametrize('name', [n for n in RULES if registry('washing')[n].get('kind') == 'anonymise'])
-def test_no_value_stands_in_text_or_table(name):
+def test_a_rule_changes_its_example_and_shows_nothing_of_it(name):
     row, washing = registry('washing')[name], Washing()
     washed = washing.text(f'before {row["example"]} after')
-    table = washing.table().to_string() + str(washing.shapes)
-    values = [w for w in row['example'].replace('：', ' ').split() if any(c.isdigit() for c in w) or '@' in w]
-    assert washing.texts[name] == 1 and washed.startswith('before') and washed.endswith('after')
-    assert not any(value in washed or value in table for value in values)
+    assert washing.hits[name] >= 1 and Washing().text(washed) == washed  # washed twice is washed once
+    if row.get('kind') == 'anonymise':
+        table = washing.table().to_string() + str(washing.shapes)
+        values = [w for w in row['example'].replace('：', ' ').split() if any(c.isdigit() for c in w) or '@' in w]
+        assert washing.texts[name] == 1 and washed.startswith('before') and washed.endswith('after')
+        assert not any(value in washed or value in table for value in values)
 
 
 MEDICINE = [
@@ -77,8 +68,6 @@ def test_rules_are_chosen_by_name_and_language():
     text = 'Dr. Doe: 13800138000'
     assert Washing(['mobile']).text(text) == 'Dr. Doe: <PHONE>'
     assert Washing(languages=('en',)).text(text) == 'Dr. <NAME>: 13800138000'
-    with more_rows('washing', {'bed': {'pattern': r'bed [0-9]+', 'replacement': '<BED>'}}):
-        assert Washing(['bed']).text('bed 7') == '<BED>'
     with pytest.raises(MedirError, match="unknown rule 'mobil'; did you mean 'mobile'"):
         Washing(['mobil'])
 

@@ -12,8 +12,7 @@ import mimetypes
 import re
 from pathlib import Path
 from xml.etree import ElementTree
-from ..core.errors import check
-from ..core.files import parse_json
+from ..core import check, parse_json
 from .documents import Document, Part, column_names, file_text, row_document
 from .xml import narrative
 
@@ -38,18 +37,13 @@ def _texts_below(value, name: str = ''):
         yield ' '.join(value.split())
 
 # %% ../../nbs/01_data/19_clinical.ipynb #3ec23e29
-def _div_text(resource: dict) -> str:
-    "The narrative of a resource."
-    div = (resource.get('text') or {}).get('div') if isinstance(resource.get('text'), dict) else ''
-    try:
-        return narrative(ElementTree.fromstring(html.unescape(div) if '&nbsp;' in div else div)) if div else ''
-    except ElementTree.ParseError:
-        return ' '.join(html.unescape(re.sub(r'<[^>]*>', ' ', div)).split())
-
-
 def resource_text(resource: dict) -> str:
     "The narrative and the texts of the fields of a resource."
-    said = _div_text(resource)
+    div = (resource.get('text') or {}).get('div') if isinstance(resource.get('text'), dict) else ''
+    try:
+        said = narrative(ElementTree.fromstring(html.unescape(div) if '&nbsp;' in div else div)) if div else ''
+    except ElementTree.ParseError:
+        said = ' '.join(html.unescape(re.sub(r'<[^>]*>', ' ', div)).split())
     lines = [said]
     for name, value in resource.items():
         below = dict.fromkeys(_texts_below(value, name)) if name not in _MACHINES else {}
@@ -83,50 +77,38 @@ def _resources(value: dict):
             yield from _resources(entry['resource'])
 
 # %% ../../nbs/01_data/19_clinical.ipynb #eb2ac880
-def _named_part(kind: str, name: str, data: str) -> Part:
-    "What a resource carries, under a name that tells its format."
-    kind = kind.partition(';')[0].strip().lower()
-    suffix = mimetypes.guess_extension(kind) or ''
-    return Part(name if suffix and name.endswith(suffix) else f'{name}{suffix}', base64.b64decode(data))
-
-
 def fhir_documents(value: dict, path: Path, metadata: dict):
-    "The documents of a FHIR bundle or resource, and the files that they carry."
+    "The documents of a FHIR bundle or resource, and the files that they carry, under names that tell their formats."
     found = 0
     for resource in _resources(value):
         found += 1
         kind, number = str(resource.get('resourceType', 'resource')), resource.get('id') or found
         fields = {'type': kind} | {name: resource[name] for name in _KEPT if isinstance(resource.get(name), str)}
-        title, text = resource.get('title'), resource_text(resource)
-        title = title if isinstance(title, str) else ''
-        yield Document(f'{kind}/{number}', title, text, '', f'{path}:{kind}/{number}', metadata | fields)
-        for kind_of, name, data in _attachments(resource):
-            yield _named_part(kind_of, f'{kind}-{number}-{name}', data)
+        title = resource['title'] if isinstance(resource.get('title'), str) else ''
+        place = f'{path}:{kind}/{number}'
+        yield Document(f'{kind}/{number}', title, resource_text(resource), '', place, metadata | fields)
+        for content_type, called, data in _attachments(resource):
+            name = f'{kind}-{number}-{called}'
+            suffix = mimetypes.guess_extension(content_type.partition(';')[0].strip().lower()) or ''
+            yield Part(name.removesuffix(suffix) + suffix, base64.b64decode(data))
     check(found, 'a bundle without resources', path, 'export it again, with its entries')
 
 # %% ../../nbs/01_data/19_clinical.ipynb #9325b565
-def _rows_in(value) -> list:
-    "The rows that a JSON value holds."
-    if isinstance(value, dict):
-        lists = [
-            inner
-            for inner in value.values()
-            if isinstance(inner, list) and inner and all(isinstance(i, dict) for i in inner)
-        ]
-        value = lists[0] if len(lists) == 1 and not {*value} & {*column_names({})['text']} else [value]
-    return value if isinstance(value, list) else []
+def _are_rows(value) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(row, dict) for row in value)
 
 
 def json_file_documents(path: Path, columns: dict | None = None):
-    "The documents of a file of JSON: of FHIR its resources, of any other its rows."
+    "The documents of a file of JSON: of FHIR its resources, of any other its rows, or those of its only list of rows."
     text, metadata = file_text(path)
-    value = parse_json(text, path, 'mend or leave it out')
-    if isinstance(value, dict) and 'resourceType' in value:
-        yield from fhir_documents(value, path, metadata)
+    rows, names = parse_json(text, path, 'mend or leave it out'), column_names(columns or {})
+    if isinstance(rows, dict) and 'resourceType' in rows:
+        yield from fhir_documents(rows, path, metadata)
         return
-    rows, names = _rows_in(value), column_names(columns or {})
-    are_rows = rows and all(isinstance(row, dict) for row in rows)
-    check(are_rows, 'no list of JSON objects', path, 'write [{"text": …}, …]')
+    if isinstance(rows, dict):
+        lists = [value for value in rows.values() if _are_rows(value)]
+        rows = lists[0] if len(lists) == 1 and not {*rows} & {*column_names({})['text']} else [rows]
+    check(_are_rows(rows), 'no list of JSON objects', path, 'write [{"text": …}, …]')
     for number, row in enumerate(rows, 1):
         document = row_document(row, f'{path}:{number}', names)
         yield document._replace(metadata={**metadata, **document.metadata})

@@ -10,9 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 import pandas as pd
-from ..core.errors import check
-from ..core.places import follows_home
-from ..core.settings import registry
+from ..core import check, follows_home, registry
 from .corpus import Corpus, Queries, write_table
 from .task_folders import folder_splitter
 from .readers import cached_table, find_file, texts_in_memory
@@ -21,10 +19,8 @@ from .languages import language_code, language_of
 from .task import Task
 
 # %% ../../nbs/01_data/14_corpora.ipynb #8dbdf419
-def _corpus_in_memory(
-    documents,  # a `Corpus`, a data frame, or texts
-) -> Corpus:
-    "Documents as a corpus; the ids of plain texts are 0, 1, 2 …"
+def _corpus_in_memory(documents) -> Corpus:
+    "A `Corpus`, a data frame or texts as a corpus; the ids of plain texts are 0, 1, 2 …"
     if isinstance(documents, Corpus):
         return documents
     if not isinstance(documents, pd.DataFrame):
@@ -40,28 +36,22 @@ def _corpus_in_memory(
 # %% ../../nbs/01_data/14_corpora.ipynb #a2905c44
 def _to_search(name: str, corpus: Corpus, language: str, source: str = '') -> Task:
     "A task without queries and judgements."
-    queries = write_table([], None, Queries)
     columns = {'query_id': str, 'doc_id': str, 'relevance': int}
     judged = pd.DataFrame(columns=list(columns)).astype(columns)
+    queries = write_table([], None, Queries)
     return Task(name, queries=queries, corpus=corpus, qrels=judged, language=language, source=source)
 
 
-def _folder_task(folder: Path, lang: str | None) -> Task:
-    "The documents of a folder, whatever else is in it, cut as the folder says."
-    file = find_file(folder, 'corpus.jsonl')
-    corpus = cached_table(file, Corpus)
-    check(len(corpus), 'the corpus is empty', file, 'put at least one document into it')
-    asked = find_file(folder, 'queries.jsonl', 'query.jsonl', required=False)
-    queries = cached_table(asked, Queries) if asked and not lang else None
-    task = _to_search(folder.resolve().name, corpus, lang or language_of(corpus, queries, str(folder)), str(folder))
-    return replace(task, passages=folder_splitter(folder))
-
-# %% ../../nbs/01_data/14_corpora.ipynb #7192f0b7
-def _file_task(path: Path, lang: str | None) -> Task:
-    "The documents of a file of JSON lines."
-    corpus = cached_table(path, Corpus)
-    check(len(corpus), 'there is no document', path, 'put at least one into it')
-    return _to_search(path.name.partition('.')[0], corpus, lang or language_of(corpus, where=str(path)), str(path))
+def _on_disk(path: Path, lang: str | None) -> Task:
+    "The documents of a file of JSON lines, or of a folder, whatever else is in it, cut as the folder says."
+    is_folder = path.is_dir()
+    file = find_file(path, 'corpus.jsonl') if is_folder else path
+    corpus, what = cached_table(file, Corpus), 'the corpus is empty' if is_folder else 'there is no document'
+    check(len(corpus), what, file, 'put at least one document into it')
+    asked = find_file(path, 'queries.jsonl', 'query.jsonl', required=False) if is_folder and not lang else None
+    lang = lang or language_of(corpus, cached_table(asked, Queries) if asked else None, str(path))
+    name = path.resolve().name if is_folder else path.name.partition('.')[0]
+    return replace(_to_search(name, corpus, lang, str(path)), passages=folder_splitter(path) if is_folder else None)
 
 # %% ../../nbs/01_data/14_corpora.ipynb #653198a8
 @follows_home
@@ -77,10 +67,10 @@ def corpus_task(
     if isinstance(source, (str, Path)):
         path = Path(source)
         if path.is_file() and path.name.endswith(('.jsonl', '.jsonl.gz')):
-            return _file_task(path, lang)
+            return _on_disk(path, lang)
         if not path.is_dir() or (str(source) in registry('tasks') and not list(path.glob('corpus.jsonl*'))):
             return load_task(source, lang=lang)
-        return _folder_task(path, lang)
+        return _on_disk(path, lang)
     corpus = _corpus_in_memory(source)
     check(len(corpus), 'there are no documents', 'search', 'give at least one')
     return _to_search('documents', corpus, lang or language_of(corpus))

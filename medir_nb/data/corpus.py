@@ -6,15 +6,14 @@
 __all__ = ['Corpus', 'Queries']
 
 # %% ../../nbs/01_data/00_corpus.ipynb #bf4511b4
-import collections
 import contextlib
+import itertools
 import json
 from functools import cached_property
 from pathlib import Path
 import numpy as np
-from ..core.errors import check
-from ..core.files import atomic_path, lock, read_json
-from ..core.console import counted, note
+from ..core import atomic_path, check, lock, note, read_json
+from ..core.console import counted
 
 # %% ../../nbs/01_data/00_corpus.ipynb #b93c69d7
 _COLUMNS = ('id', 'title', 'body')
@@ -82,8 +81,8 @@ class Corpus:
         digest = xxhash.xxh3_128()
         for start in range(0, len(self), _BLOCK):
             stop = start + _BLOCK
-            for doc_id, (title, body) in zip(self.ids[start:stop], self.rows(start, stop), strict=True):
-                digest.update(_digest_of((doc_id, title, body)))
+            for doc_id, row in zip(self.ids[start:stop], self.rows(start, stop), strict=True):
+                digest.update(_digest_of((doc_id, *row)))
         return digest.hexdigest()
 
 # %% ../../nbs/01_data/00_corpus.ipynb #bfd71168
@@ -115,33 +114,26 @@ class Queries(Corpus):
     "Queries by position; the same table, whose titles are mostly empty."
 
 # %% ../../nbs/01_data/00_corpus.ipynb #a572e715
-class _Intake:
-    "What has come in: where each id stood first, counts of what is odd, and a hash of all."
+def _accepted(records, report: dict):
+    "Rows `id, title, body, metadata` that are new; one that contradicts an earlier one is an error. It fills `report`."
+    import xxhash
 
-    def __init__(self):
-        import xxhash
-
-        self.first_seen, self.digest = {}, xxhash.xxh3_128()  # id → hash of its text, place
-        self.counts = collections.Counter(repeated_ids=0, empty_documents=0)
-
-    def accepts(self, doc_id: str, title: str, body: str, where: str) -> bool:
-        "Whether a record is new; one that contradicts an earlier one is an error."
-        import xxhash
-
+    first_seen, digest = {}, xxhash.xxh3_128()  # id → hash of its text, place
+    report |= {'repeated_ids': 0, 'empty_documents': 0}
+    for *record, where, metadata in (record if len(record) == 5 else (*record, None) for record in records):
+        doc_id, title, body = record
         text_hash = xxhash.xxh3_64_intdigest(f'{title}\0{body}'.encode('utf-8', 'surrogatepass'))
-        if doc_id in self.first_seen:
-            first_hash, first_place = self.first_seen[doc_id]
+        if doc_id in first_seen:
+            first_hash, first_place = first_seen[doc_id]
             what = f'id {doc_id!r} stands again with another text (first at {first_place})'
             check(text_hash == first_hash, what, where, 'give each text its own id or remove one of the two')
-            self.counts['repeated_ids'] += 1
-            return False
-        self.first_seen[doc_id] = text_hash, where
-        self.counts['empty_documents'] += not f'{title}{body}'.strip()
-        self.digest.update(_digest_of((doc_id, title, body)))
-        return True
-
-    def report(self) -> dict:
-        return {**self.counts, 'fingerprint': self.digest.hexdigest()}
+            report['repeated_ids'] += 1
+            continue
+        first_seen[doc_id] = text_hash, where
+        report['empty_documents'] += not f'{title}{body}'.strip()
+        digest.update(_digest_of(record))
+        yield *record, json.dumps(metadata, ensure_ascii=False, default=str) if metadata else None
+    report['fingerprint'] = digest.hexdigest()
 
 # %% ../../nbs/01_data/00_corpus.ipynb #e5aac8db
 def _schema():
@@ -150,29 +142,17 @@ def _schema():
     return pa.schema([(column, pa.large_string()) for column in (*_COLUMNS, 'metadata')])
 
 
-def _batches(records, intake: _Intake):
-    "Arrow batches of those `(id, title, body, where[, metadata])` that `intake` accepts."
+def _batches(records, report: dict):
+    "Arrow batches of the records that are accepted."
     import pyarrow as pa
 
-    columns = [[], [], [], []]
-    for *record, where, metadata in (record if len(record) == 5 else (*record, None) for record in records):
-        if not intake.accepts(*record, where):
-            continue
-        told = json.dumps(metadata, ensure_ascii=False, default=str) if metadata else None
-        for column, value in zip(columns, (*record, told), strict=True):
-            column.append(value)
-        if len(columns[0]) >= _BLOCK:
-            yield pa.record_batch(columns, schema=_schema())
-            columns = [[], [], [], []]
-    if columns[0]:
-        yield pa.record_batch(columns, schema=_schema())
+    rows = _accepted(records, report)
+    while block := list(itertools.islice(rows, _BLOCK)):
+        yield pa.record_batch(list(zip(*block, strict=True)), schema=_schema())
 
 # %% ../../nbs/01_data/00_corpus.ipynb #0780439e
-def open_table(
-    path: Path,  # of an Arrow file; its report lies beside it as .json
-    cls=Corpus,
-):
-    "A memory-mapped corpus written by `write_table`, or None where it is absent or torn."
+def open_table(path: Path, cls=Corpus):
+    "A memory-mapped corpus that `write_table` wrote, its report beside it as .json; None where it is absent or torn."
     import pyarrow as pa
 
     if not path.is_file() or not path.with_suffix('.json').is_file():
@@ -187,21 +167,17 @@ def open_table(
     return None
 
 # %% ../../nbs/01_data/00_corpus.ipynb #291502cd
-def write_table(
-    records,  # of `(id, title, body, where[, metadata])`, in the order of the corpus
-    path: Path | None,  # None: in memory
-    cls=Corpus,
-):
-    "Build a corpus from `records`: in memory, or as a memory-mapped Arrow file at `path`."
+def write_table(records, path: Path | None, cls=Corpus):
+    "A corpus of `(id, title, body, where[, metadata])` in their order: a memory-mapped file, or (None) in memory."
     import pyarrow as pa
 
-    intake = _Intake()
+    report = {}
     if path is None:
-        table = pa.Table.from_batches(list(_batches(records, intake)), schema=_schema())
-        return cls(table.combine_chunks(), intake.report())
+        table = pa.Table.from_batches(list(_batches(records, report)), schema=_schema())
+        return cls(table.combine_chunks(), report)
     with lock(path), atomic_path(path) as part:
         with pa.OSFile(str(part), 'wb') as sink, pa.ipc.new_file(sink, _schema()) as writer:
-            for batch in _batches(records, intake):
+            for batch in _batches(records, report):
                 writer.write_batch(batch)
-        path.with_suffix('.json').write_text(json.dumps(intake.report()))
+        path.with_suffix('.json').write_text(json.dumps(report))
     return open_table(path, cls)

@@ -10,9 +10,8 @@ import re
 from bisect import bisect_right
 from collections import namedtuple
 from pathlib import Path
+from ..core import check, decoded
 from ..core.console import counted
-from ..core.errors import check
-from ..core.files import decoded
 from .passage_splitter import headings_in
 from .readers import first_value, json_lines, opened, other_fields, plain_text
 
@@ -83,18 +82,6 @@ def fields_of(metadata: dict) -> dict:
 _FRONT = re.compile(r'\A---[ \t]*\n(.*?)\n(?:---|\.\.\.)[ \t]*(?:\n|\Z)', re.DOTALL)
 
 
-def front_matter(text: str) -> tuple[dict, str]:
-    "The fields at the head of a Markdown text, and what follows them."
-    import yaml
-
-    match = _FRONT.match(text.replace('\r\n', '\n'))
-    try:
-        fields = yaml.safe_load(match[1]) if match else None
-    except (yaml.YAMLError, ValueError, RecursionError):
-        fields = None
-    return (fields, match.string[match.end() :]) if isinstance(fields, dict) else ({}, text)
-
-
 def markdown_document(path: Path, text: str, title: str = '', metadata: dict | None = None) -> Document:
     "The document of a text whose headings are written as in Markdown."
     text = text.strip()
@@ -102,9 +89,16 @@ def markdown_document(path: Path, text: str, title: str = '', metadata: dict | N
 
 
 def markdown_documents(path: Path):
-    "The one document of a Markdown file."
+    "The one document of a Markdown file, whose head may hold fields."
+    import yaml
+
     text, metadata = file_text(path)
-    fields, text = front_matter(text)
+    match = _FRONT.match(text.replace('\r\n', '\n'))
+    try:
+        fields = yaml.safe_load(match[1]) if match else None
+    except (yaml.YAMLError, ValueError, RecursionError):
+        fields = None
+    fields, text = (fields, match.string[match.end() :]) if isinstance(fields, dict) else ({}, text)
     title = plain_text(fields.pop('title', ''), str(path))
     yield markdown_document(path, text, title, metadata | other_fields(fields, set()))
 
@@ -136,38 +130,25 @@ def _column_text(row: dict, names: tuple, where: str, default=None) -> str:
     return _joined(first_value(row, names, where, default), where)
 
 # %% ../../nbs/01_data/15_documents.ipynb #df2fd77f
-def row_document(
-    row: dict,
-    where: str,  # file and line
-    names: dict[str, tuple],  # of `column_names`
-) -> Document:
-    "The document that a row of a table or a JSON line holds."
+def row_document(row: dict, where: str, names: dict[str, tuple]) -> Document:
+    "The document of a row of a table or a JSON line at `where` (file and line), by the names of `column_names`."
     title, text = (_column_text(row, names[part], where, default) for part, default in (('title', ''), ('text', None)))
     doc_id = plain_text(first_value(row, names['id'], where, ''), where)
     used = [next((name for name in part if name in row), part[0]) for part in names.values()]
     metadata = other_fields(row, {'metadata', *used, *'+'.join(used).split('+')})
     return Document(doc_id or where.rpartition('/')[2], title, text, where=where, metadata=metadata)
 
-
+# %% ../../nbs/01_data/15_documents.ipynb #631290f3
 _LARGE = 64 << 20  # bytes of a file that is read line by line, as UTF-8 alone
 
-# %% ../../nbs/01_data/15_documents.ipynb #631290f3
-def _json_rows(path: Path):
-    "`(row, where, encoding)` of a file of JSON lines."
-    if path.stat().st_size > _LARGE:
-        yield from ((row, where, {}) for row, where in json_lines(path))
-        return
-    text, encoding = file_text(path)
-    lines = ((line.strip(), f'{path}:{number}') for number, line in enumerate(text.split('\n'), 1) if line.strip())
-    yield from ((row, where, encoding) for row, where in json_lines(path, lines))
 
-
-def json_documents(
-    path: Path,
-    columns: dict | None = None,  # id | title | text → its name in the file, where it has none of the usual names
-):
-    "The documents of a file of JSON lines (`.gz` too)."
-    names = column_names(columns or {})
-    for row, where, encoding in _json_rows(path):
+def json_documents(path: Path, columns: dict | None = None):
+    "The documents of a file of JSON lines (`.gz` too); `columns`: id | title | text → its name, if it is no usual one."
+    names, lines, encoding = column_names(columns or {}), None, {}
+    if path.stat().st_size <= _LARGE:
+        text, encoding = file_text(path)
+        numbered = enumerate(text.split('\n'), 1)
+        lines = ((line.strip(), f'{path}:{number}') for number, line in numbered if line.strip())
+    for row, where in json_lines(path, lines):
         document = row_document(row, where, names)
         yield document._replace(metadata={**encoding, **document.metadata})

@@ -9,7 +9,7 @@ __all__ = ['Duplicates']
 import functools
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
-from ..core.errors import check
+from ..core import check
 from .documents import Document, whole_text
 from .text_pairs import word_spans
 
@@ -22,16 +22,6 @@ def normalised_text(document: Document) -> str:
 _PERMUTATIONS = 128
 
 
-def word_shingles(
-    text: str,
-    length: int = 5,  # words of a run, or characters of Chinese
-) -> list[bytes]:
-    "The runs of `length` words of a text; a shorter text is one run."
-    words = [text[begin:end] for begin, end in word_spans(text)]
-    last = max(1, len(words) - length + 1)
-    return [' '.join(words[start : start + length]).encode('utf-8', 'surrogatepass') for start in range(last)]
-
-
 @functools.cache
 def _blank_signature():
     "The signature of no text; what makes permutations is made once."
@@ -42,9 +32,10 @@ def _blank_signature():
 
 
 def signature(text: str):
-    "datasketch's MinHash of a text."
-    minhash = _blank_signature().copy()
-    minhash.update_batch(word_shingles(text))
+    "datasketch's MinHash of the runs of five words of a text (of characters of Chinese); a shorter text is one run."
+    words, minhash = [text[begin:end] for begin, end in word_spans(text)], _blank_signature().copy()
+    runs = (' '.join(words[start : start + 5]) for start in range(max(1, len(words) - 4)))
+    minhash.update_batch([run.encode('utf-8', 'surrogatepass') for run in runs])
     return minhash
 
 # %% ../../nbs/01_data/24_duplicates.ipynb #34faf176
@@ -67,19 +58,6 @@ class Duplicates:
             weights = (0.1, 0.9)  # to miss a duplicate costs more than to compare once in vain
             self._index = MinHashLSH(near, _PERMUTATIONS, weights)
 
-    def _is_near(self, number: int, minhash, remember: bool) -> bool:
-        "Whether a document is like one in the window; if not, it may be remembered as `number`."
-        if any(self._signatures[other].jaccard(minhash) >= self.near for other in self._index.query(minhash)):
-            return True
-        if not remember:
-            return False
-        self._index.insert(number, minhash, check_duplication=False)
-        self._signatures[number] = minhash
-        if len(self._signatures) > self.window:
-            oldest, _ = self._signatures.popitem(last=False)
-            self._index.remove(oldest)
-        return False
-
     def why_left_out(self, document: Document, remember: bool = True) -> str:
         "`exact duplicate`, `near duplicate`, or nothing where no document before said the same; it may be remembered."
         import xxhash
@@ -90,8 +68,18 @@ class Duplicates:
             return 'exact duplicate'
         if remember:
             self._hashes.add(number)
-        is_near = self.near and text and self._is_near(number, signature(text), remember)
-        return 'near duplicate' if is_near else ''
+        if not (self.near and text):
+            return ''
+        minhash = signature(text)
+        if any(self._signatures[other].jaccard(minhash) >= self.near for other in self._index.query(minhash)):
+            return 'near duplicate'
+        if remember:
+            self._index.insert(number, minhash, check_duplication=False)
+            self._signatures[number] = minhash
+            if len(self._signatures) > self.window:
+                oldest, _ = self._signatures.popitem(last=False)
+                self._index.remove(oldest)
+        return ''
 
     def without(
         self,

@@ -10,36 +10,24 @@ import contextlib
 import os
 from pathlib import Path
 import pandas as pd
-from ..core.errors import MedirError
-from ..core.files import fingerprint
-from ..core.places import home
-from ..core.network import unreachable, where_reachable
-from ..core.commits import hub_error, is_commit
+from ..core import MedirError, fingerprint, home, hub_error, is_commit, unreachable, where_reachable
 from .corpus import Corpus, Queries, open_table, write_table
 from .readers import first_value, placed_rows, read_grade, row_judgements, text_records
 from .task import Task, build_task
 from .task_folders import sentence_pair_task
 
 # %% ../../nbs/01_data/06_hub.ipynb #2000115c
-def _first_words(error: Exception) -> str:
-    "The beginning of a message, on one line."
-    return ' '.join(str(error).split())[:160]
-
-
-def _load_fault(
-    error: Exception, hub: str, config: str, split: str, revision: str | None, is_local: bool
-) -> MedirError:
-    "The one line for a data set that does not load."
-    part, said = f'{config}/{split}', str(error)
+def _load_fault(error: Exception, hub: str, part: str, revision: str | None, is_local: bool) -> MedirError:
+    "The one line for a data set that does not load; `part`: configuration and split."
+    said, words = str(error), str(error).lower()
     if 'scripts are no longer supported' in said:
         fix = 'name a revision with data files in the registry row'
         return MedirError('this revision is a script, which datasets no longer runs', hub, fix)
     if is_local or 'nknown split' in said:
-        fix = 'check the configurations and splits of the data set'
-        return MedirError(f'{part} does not load ({_first_words(error)})', hub, fix)
-    words = said.lower()
-    is_about_config = 'config' in words and 'not found' in words and 'cache' not in words
-    if isinstance(error, ValueError) and is_about_config:
+        what = f'{part} does not load ({" ".join(said.split())[:160]})'
+        return MedirError(what, hub, 'check the configurations and splits of the data set')
+    if isinstance(error, ValueError) and 'config' in words and 'not found' in words and 'cache' not in words:
+        config, _, split = part.rpartition('/')
         what = f'no configuration {config!r} with split {split!r} ({said.splitlines()[0][:120]})'
         return MedirError(what, hub, 'name the configurations in the registry row')
     return hub_error(error, part, hub, revision, hub, 'dataset')
@@ -54,52 +42,41 @@ def hub_snapshot(hub: str, revision: str | None) -> str | None:
     except Exception:
         return None
 
-# %% ../../nbs/01_data/06_hub.ipynb #64147c1a
-def _load_rows(hub: str, config: str, split: str, revision: str | None, is_local: bool):
-    "One configuration and split, by `datasets`."
-    import datasets
-
-    if os.environ.get('MEDIR_PROGRESS') == '0':
-        datasets.disable_progress_bars()
-    # `dir:NAME` is a folder of data files in a repository that names no configurations
-    part = {'data_dir': config[4:]} if config.startswith('dir:') else {'name': config}
-    snapshot = None if is_local or not unreachable() else hub_snapshot(hub, revision)
-    at = None if is_local or snapshot else revision
-    with contextlib.nullcontext() if is_local else where_reachable():
-        return datasets.load_dataset(snapshot or hub, **part, split=split, revision=at, streaming=is_local)
-
 # %% ../../nbs/01_data/06_hub.ipynb #9a88f2f5
 def hub_rows(
     hub: str,  # OWNER/NAME, or a local folder of the same layout
-    config: str,  # a configuration, or `dir:NAME`
+    config: str,  # a configuration, or `dir:NAME`: a folder of data files in a repository that names none
     split: str,
     revision: str | None,
 ):
     "Rows of one configuration of a Hub data set with their place."
+    import datasets
+
+    if os.environ.get('MEDIR_PROGRESS') == '0':
+        datasets.disable_progress_bars()
     is_local = Path(hub).exists()
+    snapshot = None if is_local or not unreachable() else hub_snapshot(hub, revision)
+    how = {'data_dir': config[4:]} if config.startswith('dir:') else {'name': config}
+    how |= {'split': split, 'revision': None if is_local or snapshot else revision, 'streaming': is_local}
     try:
-        rows = _load_rows(hub, config, split, revision, is_local)
+        with contextlib.nullcontext() if is_local else where_reachable():
+            rows = datasets.load_dataset(snapshot or hub, **how)
     except Exception as e:
-        raise _load_fault(e, hub, config, split, revision, is_local) from None
+        raise _load_fault(e, hub, f'{config}/{split}', revision, is_local) from None
     try:
         yield from placed_rows(rows, f'{hub} {config}/{split}')
     except (ValueError, OSError) as e:
-        what = f'{config}/{split} does not load ({_first_words(e)})'
+        what = f'{config}/{split} does not load ({" ".join(str(e).split())[:160]})'
         raise MedirError(what, hub, 'mend or fetch its file again') from None
 
 # %% ../../nbs/01_data/06_hub.ipynb #363dc98e
-def _nested_texts(row: dict, part: str, where: str) -> list[dict]:
-    "The queries or the documents of a row that nests them."
-    if part != 'queries':
-        return first_value(row, ('candidates',), where)
-    query = first_value(row, ('query',), where)
-    return [query if isinstance(query, dict) else {'doc_id': row.get('doc_id'), 'abstract': query}]
-
-
 def _nested_records(rows, part: str):
     "Records of rows that nest `query` and `candidates`, each with doc_id, title and abstract."
     for row, where in rows:
-        for text in _nested_texts(row, part, where):
+        texts = first_value(row, ('query' if part == 'queries' else 'candidates',), where)
+        if part == 'queries':
+            texts = [texts if isinstance(texts, dict) else {'doc_id': row.get('doc_id'), 'abstract': texts}]
+        for text in texts:
             doc_id = str(first_value(text, ('doc_id', 'corpus_id'), where))
             yield doc_id, text.get('title') or '', text.get('abstract') or '', where
 
@@ -116,12 +93,10 @@ def _hub_table(hub: str, revision: str | None, configs: dict, part: str, cls):
     return write_table(_nested_records(rows, part) if 'nested' in configs else text_records(rows), store, cls)
 
 # %% ../../nbs/01_data/06_hub.ipynb #709fee67
-def _hub_qrels(rows) -> pd.DataFrame:
+def _hub_judgements(rows) -> pd.DataFrame:
     "Judgements; of a pair that stands twice the first counts."
-    judgements = [
-        (query_id, doc_id, read_grade(grade, where)) for query_id, doc_id, grade, where in row_judgements(rows)
-    ]
-    frame = pd.DataFrame(judgements, columns=['query_id', 'doc_id', 'relevance'])
+    judged = [(query_id, doc_id, read_grade(grade, where)) for query_id, doc_id, grade, where in row_judgements(rows)]
+    frame = pd.DataFrame(judged, columns=['query_id', 'doc_id', 'relevance'])
     return frame.drop_duplicates(['query_id', 'doc_id'])
 
 
@@ -156,7 +131,7 @@ def load_hub(
     if split and 'qrels' in configs and configs['qrels'][1] in {'test', 'dev', 'train'}:
         configs['qrels'][1] = split
     judged = qrels_hub or {'hub': hub, 'revision': revision}
-    qrels = _hub_qrels(hub_rows(judged['hub'], *configs['qrels'], judged['revision']))
+    qrels = _hub_judgements(hub_rows(judged['hub'], *configs['qrels'], judged['revision']))
     if kind == 'reranking' and 'top_ranked' in configs:
         fields['candidates'] = _hub_candidates(hub_rows(hub, *configs['top_ranked'], revision))
     name, split = fields.pop('name', hub), split or configs['qrels'][1]

@@ -10,9 +10,7 @@ __all__ = ['Language', 'language_row', 'language_code', 'language_name', 'cjk_sh
 import functools
 from collections import Counter
 from dataclasses import dataclass
-from ..core.console import note
-from ..core.errors import check
-from ..core.settings import registry
+from ..core import check, note, registry
 from .corpus import Corpus, Queries
 
 # %% ../../nbs/01_data/03_languages.ipynb #e51b23e0
@@ -108,28 +106,23 @@ def known_languages() -> frozenset:
 _MIXED = 0.05  # share of documents from which on another language is said
 
 
-def _told_shares(language: str, texts: list[str], where: str) -> str:
-    "What a reader should know of the languages of a collection; '' where it is plainly English or Chinese."
-    shares, read = language_shares(texts), f'read as {language_name(language)}, --lang names another'
-    if not shares:
-        return f'{where}: the language is uncertain; {read}'
-    if any(share >= _MIXED for code, share in shares.items() if code != language):
-        said = ', '.join(f'{share:.0%} {language_name(code)}' for code, share in shares.items() if share >= _MIXED)
-        return f'{where}: {said} of the texts that say enough; {read}'
-    return '' if language in ('en', 'zh') else f'{where}: the language is {language_name(language)}'
-
-
 def known_language(
     texts,
     where: str = '',  # what the texts are, for messages
 ) -> str:
     "The language of texts, if an analyzer or encoder here knows it; it is told, unless plainly English or Chinese."
-    texts = list(texts)
+    texts, called = list(texts), where or 'the text'
     language = detect_language(texts)
     what = f'no analyzer or encoder here knows {language_row(language).name}'
     check(language in known_languages(), what, where, 'name --lang en to have it read as English all the same')
-    if said := _told_shares(language, texts, where or 'the text'):
-        note(said)
+    shares, read = language_shares(texts), f'read as {language_name(language)}, --lang names another'
+    if not shares:
+        note(f'{called}: the language is uncertain; {read}')
+    elif any(share >= _MIXED for code, share in shares.items() if code != language):
+        said = ', '.join(f'{share:.0%} {language_name(code)}' for code, share in shares.items() if share >= _MIXED)
+        note(f'{called}: {said} of the texts that say enough; {read}')
+    elif language not in ('en', 'zh'):
+        note(f'{called}: the language is {language_name(language)}')
     return language
 
 # %% ../../nbs/01_data/03_languages.ipynb #587d495f

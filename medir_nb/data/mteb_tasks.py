@@ -10,9 +10,9 @@ import copy
 import itertools
 import os
 import pandas as pd
-from ..core.errors import MedirError, check, nearest
-from ..core.network import unreachable, where_reachable
-from ..core.commits import Unreachable, cached_commit, hub_error, is_commit, named_commit, recorded_commit
+from ..core import MedirError, check, hub_error, is_commit, named_commit, nearest, recorded_commit
+from ..core import unreachable, where_reachable
+from ..core.commits import Unreachable, cached_commit
 from .corpus import Queries
 from .readers import first_value, placed_rows, read_grade, texts_in_memory
 from .task import Task, build_task
@@ -49,34 +49,16 @@ def _splits(task) -> list[str]:
     return list(getattr(task, 'eval_splits', None) or task.metadata.eval_splits)
 
 
-def _address(
-    task,  # with all its parts
-    subset: str,
-    split: str,
-) -> str:
-    "`mteb:NAME`, with the subset and the split of which the task has several."
-    name = task.metadata.name
+def _address(task, subset: str, split: str) -> str:
+    "`mteb:NAME`, with the subset and the split of which the whole task has several."
     several = len(getattr(task.metadata, 'hf_subsets', ())) > 1, len(task.metadata.eval_splits) > 1
-    return '/'.join([f'mteb:{name}', *itertools.compress((subset, split), several)])
+    return '/'.join([f'mteb:{task.metadata.name}', *itertools.compress((subset, split), several)])
 
-# %% ../../nbs/01_data/07_mteb_tasks.ipynb #5e8dfb9d
+# %% ../../nbs/01_data/07_mteb_tasks.ipynb #eee106f2
 _USUAL = ('english', 'en', 'eng', 'test', 'all')  # a part that most readers mean, for an example
 
 
-def _usual(offered: list[str]) -> str:
-    return next((part for part in _USUAL if part in offered), offered[0])
-
-
-def _one_part(kind: str, wanted: str | None, offered: list[str], where: str, example: str) -> str:
-    "The subset or the split that is `wanted`, or the only one."
-    if wanted in offered or (not wanted and len(offered) == 1):
-        return wanted or offered[0]
-    listed = ', '.join(offered)
-    what = f'it has no {kind} {wanted!r}, but {listed}' if wanted else f'it has {len(offered)} {kind}s: {listed}'
-    raise MedirError(what, where, f'name one of them, as in {example}')
-
-# %% ../../nbs/01_data/07_mteb_tasks.ipynb #eee106f2
-def _chosen_part(task, parts: list[str], subset: str | None, split: str | None) -> tuple[str, str]:
+def _chosen_part(task, parts: list[str], subset: str | None, split: str | None) -> tuple[str, ...]:
     "The subset and the split that an address and arguments name together."
     subsets, splits, rest = _subsets(task), _splits(task), list(parts)
     where = '/'.join([f'mteb:{task.metadata.name}', *parts])
@@ -85,10 +67,15 @@ def _chosen_part(task, parts: list[str], subset: str | None, split: str | None) 
     twice = rest and split and rest[0] != split
     check(not twice, f'the split is named twice, {", ".join([*rest, split or ""])}', where, 'leave one of them out')
     split = rest.pop(0) if rest else split
-    example = _address(task, subset if subset in subsets else _usual(subsets), _usual(splits))
+    usual = [next((part for part in _USUAL if part in offered), offered[0]) for offered in (subsets, splits)]
+    example = _address(task, subset if subset in subsets else usual[0], usual[1])
     check(not rest, f'{"/".join(rest)} is too much', where, f'write mteb:NAME/SUBSET/SPLIT, as in {example}')
-    subset = _one_part('subset', subset, subsets, where, example)
-    return subset, _one_part('split', split, splits, where, example)
+    for kind, wanted, offered in (('subset', subset, subsets), ('split', split, splits)):
+        listed = ', '.join(offered)
+        what = f'it has no {kind} {wanted!r}, but {listed}' if wanted else f'it has {len(offered)} {kind}s: {listed}'
+        is_one = wanted in offered or (not wanted and len(offered) == 1)
+        check(is_one, what, where, f'name one of them, as in {example}')
+    return subset or subsets[0], split or splits[0]
 
 # %% ../../nbs/01_data/07_mteb_tasks.ipynb #3bd1e00b
 _KINDS = ('Retrieval', 'Reranking', 'InstructionRetrieval', 'InstructionReranking', 'STS')
@@ -102,31 +89,18 @@ def _why_not_read(metadata) -> str:
     return '' if modalities == ['text'] else f'it is about {" and ".join(modalities)}'
 
 # %% ../../nbs/01_data/07_mteb_tasks.ipynb #f5e669bb
-def _commit(hub: str, revision: str, where: str) -> str:
-    "The commit that mteb's `revision` means."
-    if is_commit(revision):
-        return revision
-    branch = '' if revision == 'main' else revision
-    name = f'{hub}@{branch}' if branch else hub
-    is_known = recorded_commit(name, 'dataset') or cached_commit(hub, 'dataset', branch)
-    if not is_known and (cause := unreachable()):
-        raise hub_error(Unreachable(cause), hub, hub, revision, where, 'dataset')
-    return named_commit(hub, branch, where, 'dataset')
-
-
 def _read_at(data: dict, where: str) -> dict:
-    "`data` of a task with the commit in place of its revision, or with a folder of the Hub's cache."
-    hub, commit = data['path'], _commit(data['path'], data['revision'], where)
+    "`data` of a task with the commit that its revision means, or with a folder of the Hub's cache."
+    hub, commit = data['path'], data['revision']
+    if not is_commit(commit):
+        branch = '' if commit == 'main' else commit
+        is_known = recorded_commit(f'{hub}@{branch}' if branch else hub, 'dataset')
+        is_known = is_known or cached_commit(hub, 'dataset', branch)
+        if not is_known and (cause := unreachable()):
+            raise hub_error(Unreachable(cause), hub, hub, commit, where, 'dataset')
+        commit = named_commit(hub, branch, where, 'dataset')
     folder = hub_snapshot(hub, commit) if unreachable() else None
     return {**data, 'path': folder or hub, 'revision': None if folder else commit}
-
-# %% ../../nbs/01_data/07_mteb_tasks.ipynb #dc838533
-def _narrow(task, subset: str, split: str, data: dict):
-    "Have `task` load `data` of one subset and one split alone."
-    metadata = task.metadata
-    languages = {subset: metadata.eval_langs[subset]} if metadata.is_multilingual else metadata.eval_langs
-    changes = {'dataset': data, 'eval_splits': [split], 'eval_langs': languages}
-    task.metadata, task.hf_subsets = metadata.model_copy(update=changes), [subset]
 
 # %% ../../nbs/01_data/07_mteb_tasks.ipynb #822f33eb
 _HUB_MODULES = ('huggingface_hub', 'datasets.exceptions', 'httpx', 'requests')
@@ -145,9 +119,9 @@ def _load_fault(error: Exception, data: dict, where: str) -> MedirError:
     what = f"mteb's loader fails on {hub}@{revision} ({type(error).__name__}: {said[:160]})"
     return MedirError(what, where, 'try another version of mteb, or evaluate a folder of its data')
 
-# %% ../../nbs/01_data/07_mteb_tasks.ipynb #48063555
-def _load_data(task, data: dict, where: str):
-    "Have mteb load the data of a task, which stay in it."
+# %% ../../nbs/01_data/07_mteb_tasks.ipynb #9c4a9d92
+def _loaded_part(task, subset: str, split: str, data: dict, where: str):
+    "What mteb reads of one subset and one split, in its newer layout; `data` are as mteb names them."
     if os.environ.get('MEDIR_PROGRESS') == '0':
         import datasets
 
@@ -157,10 +131,6 @@ def _load_data(task, data: dict, where: str):
             task.load_data()
     except Exception as e:
         raise _load_fault(e, data, where) from None
-
-# %% ../../nbs/01_data/07_mteb_tasks.ipynb #9c4a9d92
-def _loaded_part(task, subset: str, split: str, where: str):
-    "What mteb holds of one subset and one split, in its newer layout."
     if hasattr(task, 'convert_v1_dataset_format_to_v2'):
         task = copy.copy(task)
         task.convert_v1_dataset_format_to_v2(num_proc=None)
@@ -178,73 +148,42 @@ def _query_row(row: dict) -> dict:
         return {**row, 'text': ' '.join(filter(None, [told, '; '.join(turns)]))}
     return {**row, 'text': f'{text} {told}'} if told else row
 
-
-def _task_prompt(metadata) -> dict:
-    "The prompt of a whole task as `instructions` of a `Task`."
-    prompt = getattr(metadata, 'prompt', None)
-    told = prompt.get('query') if isinstance(prompt, dict) else prompt
-    return {'default': told} if told else {}
-
-# %% ../../nbs/01_data/07_mteb_tasks.ipynb #a83872a9
-def _judgements(judged: dict, where: str) -> pd.DataFrame:
-    "Judgements by query as a frame."
-    rows = [
-        (str(query_id), str(doc_id), read_grade(grade, f'{where} judgement of {query_id}'))
-        for query_id, of_query in judged.items()
-        for doc_id, grade in of_query.items()
-    ]
-    return pd.DataFrame(rows, columns=['query_id', 'doc_id', 'relevance'])
-
-
-def _listed_candidates(top_ranked: dict | None) -> dict:
-    "Candidates as fields of a `Task`; none where mteb lists none."
-    if not top_ranked:
-        return {}
-    queries = itertools.chain.from_iterable([str(query_id)] * len(listed) for query_id, listed in top_ranked.items())
-    listed = map(str, itertools.chain.from_iterable(top_ranked.values()))
-    candidates = pd.DataFrame({'query_id': list(queries), 'doc_id': list(listed)})
-    return {'kind': 'reranking', 'candidates': candidates}
-
 # %% ../../nbs/01_data/07_mteb_tasks.ipynb #3ab4f6ea
 _MEASURES = {'ndcg': 'nDCG', 'map': 'AP', 'mrr': 'RR', 'recall': 'R', 'precision': 'P', 'hit_rate': 'Success'}
 
 
-def _measures(metadata) -> dict:
-    "The main measure of a task before the usual ones, as a field of a `Task`; nothing where it is none of ours."
+def _stated(metadata) -> dict:
+    "The prompt of a whole task, and its main measure before the usual ones where it is one of ours, as fields."
+    prompt = getattr(metadata, 'prompt', None)
+    told = prompt.get('query') if isinstance(prompt, dict) else prompt
+    stated = {'instructions': {'default': told} if told else {}}
     name, _, cutoff = getattr(metadata, 'main_score', '').rpartition('_at_')
-    if name not in _MEASURES:
-        return {}
-    main = f'{_MEASURES[name]}@{cutoff}'
-    return {'measures': (main, *(measure for measure in Task.measures if measure != main))}
-
-# %% ../../nbs/01_data/07_mteb_tasks.ipynb #901b5200
-def _suite_members(name: str) -> list | None:
-    "The task objects of a benchmark of mteb, or of a task that is several; None where `name` is neither."
-    mteb = _mteb_library()
-    try:
-        return list(mteb.get_benchmark(name).tasks)
-    except KeyError:
-        pass
-    try:
-        task = mteb.get_task(name)
-    except KeyError:
-        return None
-    return list(task.metadata.tasks) if task.is_aggregate else None
+    if name in _MEASURES:
+        main = f'{_MEASURES[name]}@{cutoff}'
+        stated['measures'] = (main, *(measure for measure in Task.measures if measure != main))
+    return stated
 
 # %% ../../nbs/01_data/07_mteb_tasks.ipynb #fcaaa721
 def suite_tasks(
-    name: str,  # of a benchmark of mteb
+    name: str,  # of a benchmark of mteb, or of a task that is several
 ) -> tuple[list[str], dict[str, str]] | None:
     "The addresses of the tasks of a suite, and `mteb:NAME` → why it is not read; None where `name` is no suite."
-    members = _suite_members(name)
-    if members is None:
-        return None
-    addresses, unread = [], {}
+    mteb, addresses, unread = _mteb_library(), [], {}
+    try:
+        members = mteb.get_benchmark(name).tasks
+    except KeyError:
+        try:
+            whole = mteb.get_task(name)
+        except KeyError:
+            return None
+        if not whole.is_aggregate:
+            return None
+        members = whole.metadata.tasks
     for task in members:
         if why := _why_not_read(task.metadata):
             unread[f'mteb:{task.metadata.name}'] = why
-            continue
-        addresses += [_address(task, *part) for part in itertools.product(_subsets(task), _splits(task))]
+        else:
+            addresses += [_address(task, *part) for part in itertools.product(_subsets(task), _splits(task))]
     return addresses, unread
 
 # %% ../../nbs/01_data/07_mteb_tasks.ipynb #3398f59a
@@ -257,24 +196,34 @@ def check_single_task(name: str):
         raise MedirError(what, f'mteb:{name}', f'name one of them, as in {addresses[0]}')
 
 # %% ../../nbs/01_data/07_mteb_tasks.ipynb #9c6a573d
-def _pair_rows(task, table, place: str):
-    "The pairs of a task of sentence similarity, whose columns may have names of their own."
-    first, second = getattr(task, 'column_names', ('sentence1', 'sentence2'))
-    for row, where in placed_rows(table, place):
-        yield {'sentence1': row[first], 'sentence2': row[second], 'score': first_value(row, ('score',), where)}, where
-
-
 def _search_task(part: dict, name: str, **fields) -> Task:
     "A task of retrieval or reranking from a part in mteb's newer layout."
     asked = [_query_row(row) for row in part['queries']]
     queries = texts_in_memory(asked, f'{name} queries', Queries)
     corpus = texts_in_memory(part['corpus'], f'{name} corpus')
-    listed = _listed_candidates(part.get('top_ranked'))
-    judged = _judgements(part['relevant_docs'], name)
-    task = build_task(queries=queries, corpus=corpus, qrels=judged, where=name, name=name, **listed, **fields)
+    if ranked := part.get('top_ranked'):
+        listed = [(str(query_id), str(doc_id)) for query_id, doc_ids in ranked.items() for doc_id in doc_ids]
+        fields |= {'kind': 'reranking', 'candidates': pd.DataFrame(listed, columns=['query_id', 'doc_id'])}
+    judged = [
+        (str(query_id), str(doc_id), read_grade(grade, f'{name} judgement of {query_id}'))
+        for query_id, grades in part['relevant_docs'].items()
+        for doc_id, grade in grades.items()
+    ]
+    qrels = pd.DataFrame(judged, columns=['query_id', 'doc_id', 'relevance'])
+    task = build_task(name, queries, corpus, qrels, where=name, **fields)
     if told := sum(bool(row.get('instruction')) for row in asked):
         task.report['queries_with_an_instruction'] = told
     return task
+
+
+def _pair_task(task, table, name: str, **fields) -> Task:
+    "A task of sentence similarity, whose columns may have names of their own."
+    first, second = getattr(task, 'column_names', ('sentence1', 'sentence2'))
+    rows = (
+        ({'sentence1': row[first], 'sentence2': row[second], 'score': first_value(row, ('score',), where)}, where)
+        for row, where in placed_rows(table, f'{name} pairs')
+    )
+    return sentence_pair_task(None, rows=rows, name=name, **fields)
 
 # %% ../../nbs/01_data/07_mteb_tasks.ipynb #4ff7e773
 def load_mteb(
@@ -289,18 +238,19 @@ def load_mteb(
     if is_named:
         check_single_task(name)
         task = _mteb_task(name)
-    why, fix = _why_not_read(task.metadata), 'name a task of retrieval, reranking or sentence similarity over text'
-    check(not why, why, f'mteb:{task.metadata.name}', fix)
+    metadata = task.metadata
+    why, fix = _why_not_read(metadata), 'name a task of retrieval, reranking or sentence similarity over text'
+    check(not why, why, f'mteb:{metadata.name}', fix)
     subset, split = _chosen_part(task, parts, subset, split)
-    name, metadata = _address(task, subset, split), task.metadata
-    data = metadata.dataset
-    if is_named:
+    name, data = _address(task, subset, split), metadata.dataset
+    if is_named:  # the loader is shown one subset and one split
         data = _read_at(metadata.dataset, name)
-        _narrow(task, subset, split, data)
-    _load_data(task, metadata.dataset, name)
-    part = _loaded_part(task, subset, split, name)
-    fields = {'revision': str(data.get('revision') or ''), 'instructions': _task_prompt(metadata), **fields}
+        languages = {subset: metadata.eval_langs[subset]} if metadata.is_multilingual else metadata.eval_langs
+        changes = {'dataset': data, 'eval_splits': [split], 'eval_langs': languages}
+        task.metadata, task.hf_subsets = metadata.model_copy(update=changes), [subset]
+    part = _loaded_part(task, subset, split, metadata.dataset, name)
+    fields = {'revision': str(data.get('revision') or ''), **_stated(metadata), 'split': split, **fields}
     if getattr(metadata, 'type', '') == 'STS' or 'sentence1' in getattr(part, 'column_names', ()):
-        known = {key: value for key, value in fields.items() if key != 'allow_unknown_qrels'}
-        return sentence_pair_task(None, rows=_pair_rows(task, part, f'{name} pairs'), split=split, name=name, **known)
-    return _search_task(part, name, split=split, **_measures(metadata), **fields)
+        of_pairs = {key: value for key, value in fields.items() if key not in ('allow_unknown_qrels', 'measures')}
+        return _pair_task(task, part, name, **of_pairs)
+    return _search_task(part, name, **fields)

@@ -10,7 +10,7 @@ import html
 import io
 import re
 from pathlib import Path
-from ..core.errors import check
+from ..core import check
 from .documents import Part, file_bytes, file_text, markdown_document
 from .records import table_documents
 from .xml import narrative, on_a_line
@@ -38,23 +38,21 @@ def _raise_powers(root, stands_higher):
         before = text.text or ''
 
 # %% ../../nbs/01_data/20_office.ipynb #12a85a61
-def _docx_block(block) -> str:
-    "A paragraph or table of a Word file as Markdown."
-    if hasattr(block, 'rows'):
-        return table_text([list(dict.fromkeys(cell.text for cell in row.cells)) for row in block.rows])
-    level = re.fullmatch(r'(?:Heading|heading) (\d)|(Title)', (block.style and block.style.name) or '')
-    text = block.text.strip()
-    return f'{"#" * min(6, int(level[1] or 1))} {text}' if level and text else text
-
-
 def docx_documents(path: Path):
-    "The one document of a Word file."
+    "The one document of a Word file, its paragraphs and tables as Markdown."
     from docx import Document as WordFile
 
-    file = WordFile(io.BytesIO(file_bytes(path)))
+    file, blocks = WordFile(io.BytesIO(file_bytes(path))), []
     _raise_powers(file.element, lambda properties: properties.superscript)
-    text = '\n\n'.join(filter(None, map(_docx_block, file.iter_inner_content())))
-    yield markdown_document(path, text, file.core_properties.title or '', _office_fields(file.core_properties))
+    for block in file.iter_inner_content():
+        if hasattr(block, 'rows'):
+            blocks.append(table_text([list(dict.fromkeys(cell.text for cell in row.cells)) for row in block.rows]))
+            continue
+        level = re.fullmatch(r'(?:Heading|heading) (\d)|(Title)', (block.style and block.style.name) or '')
+        text = block.text.strip()
+        blocks.append(f'{"#" * min(6, int(level[1] or 1))} {text}' if level and text else text)
+    about, text = file.core_properties, '\n\n'.join(filter(None, blocks))
+    yield markdown_document(path, text, about.title or '', _office_fields(about))
 
 # %% ../../nbs/01_data/20_office.ipynb #5574d598
 def _shape_texts(shapes, title):
@@ -107,31 +105,12 @@ def xlsx_documents(path: Path, columns: dict | None = None):
     book = load_workbook(io.BytesIO(file_bytes(path)), read_only=True, data_only=True, rich_text=True)
     found = 0
     for sheet in book.worksheets:
-        cells = ([*map(_cell_value, row)] for row in sheet.iter_rows(values_only=True))
-        placed = (
-            (row, f'{path}:{sheet.title}!{number}')
-            for number, row in enumerate(cells, 1)
-            if any(c is not None for c in row)
-        )
-        rows = list(placed)
+        cells = enumerate(([*map(_cell_value, row)] for row in sheet.iter_rows(values_only=True)), 1)
+        rows = [(row, f'{path}:{sheet.title}!{number}') for number, row in cells if any(c is not None for c in row)]
         if len(rows) > 1:
             found += 1
             yield from table_documents(rows, path, columns, {'sheet': sheet.title})
     check(found, 'a workbook without rows', path, 'give the names of the columns in the first line, and rows below it')
-
-# %% ../../nbs/01_data/20_office.ipynb #4985e016
-_LEAST_FOUND = 250  # characters of a main text; below, trafilatura loses its lines
-_NEVER_SHOWN = '//script|//style|//noscript|//template|//nav|//header|//footer|//aside|//form|//head|//comment()'
-
-
-def _shown_text(markup: str) -> str:
-    "What a page shows, a line for each block."
-    from lxml import html as lxml_html
-
-    tree = lxml_html.fromstring(markup)
-    for element in tree.xpath(_NEVER_SHOWN):
-        element.drop_tree()
-    return narrative(tree)
 
 # %% ../../nbs/01_data/20_office.ipynb #087bf61f
 _RAISED = re.compile(r'(\S?)<sup\b[^>]*>(.*?)</sup>', re.S | re.I)
@@ -142,21 +121,30 @@ def _power_of_markup(match: re.Match) -> str:
     return match[1] + power if power.startswith('^') else match[0]
 
 # %% ../../nbs/01_data/20_office.ipynb #59da409f
+_LEAST_FOUND = 250  # characters of a main text; below, trafilatura loses its lines
+_NEVER_SHOWN = '//script|//style|//noscript|//template|//nav|//header|//footer|//aside|//form|//head|//comment()'
+
+
 def main_text(markup: str) -> tuple[str, dict]:
-    "The main text of a web page as Markdown, and what it says of itself."
+    "The main text of a web page as Markdown (a short one: all that it shows), and what it says of itself."
     import logging
     import trafilatura
+    from lxml import html as lxml_html
 
     logging.getLogger('trafilatura').setLevel(logging.CRITICAL)
     markup = _RAISED.sub(_power_of_markup, markup)
     how = {'output_format': 'markdown', 'include_comments': False, 'include_formatting': True}
     text = (trafilatura.extract(markup, **how) or '').replace('**', '')
-    text = text if len(text) >= _LEAST_FOUND else _shown_text(markup)
+    if len(text) < _LEAST_FOUND:
+        tree = lxml_html.fromstring(markup)
+        for element in tree.xpath(_NEVER_SHOWN):
+            element.drop_tree()
+        text = narrative(tree)
     about = trafilatura.extract_metadata(markup)
     named = ('title', 'author', 'date', 'url', 'description')
     return text, {name: value for name in named if about is not None and (value := getattr(about, name))}
 
-
+# %% ../../nbs/01_data/20_office.ipynb #59da409e
 def html_documents(path: Path):
     "The one document of a web page."
     markup, metadata = file_text(path)
@@ -179,23 +167,20 @@ def rtf_documents(path: Path):
     yield markdown_document(path, text)
 
 # %% ../../nbs/01_data/20_office.ipynb #eed7afa4
-_HEADERS = {'author': 'from', 'to': 'to', 'date': 'date'}
-
-
 def eml_documents(path: Path):
     "The document of an e-mail, and its attachments as parts."
     from email import message_from_bytes, policy
 
     file_text(path)  # refuses what is no text
-    message = message_from_bytes(file_bytes(path), policy=policy.default)
-    fix = 'save the message again as .eml'
+    message, fix = message_from_bytes(file_bytes(path), policy=policy.default), 'save the message again as .eml'
     check(message.keys() and not message.defects, 'no e-mail, or a damaged one', path, fix)
     check({'from', 'to', 'subject', 'date'} & {name.lower() for name, _ in message.items()}, 'no e-mail', path, fix)
     body = message.get_body(('plain', 'html'))
     text = '' if body is None else body.get_content()
     if body is not None and body.get_content_type() == 'text/html':
         text = main_text(text)[0]
-    metadata = {name: str(message[header]) for name, header in _HEADERS.items() if message[header]}
+    headers = {'author': 'from', 'to': 'to', 'date': 'date'}
+    metadata = {name: str(message[header]) for name, header in headers.items() if message[header]}
     yield markdown_document(path, text, str(message['subject'] or ''), metadata)
     for number, part in enumerate(message.iter_attachments(), 1):
         yield Part(part.get_filename() or f'part {number}', part.get_payload(decode=True) or part.as_bytes())

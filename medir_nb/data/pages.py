@@ -10,8 +10,9 @@ import io
 import logging
 import re
 from collections import Counter
+from itertools import groupby
 from pathlib import Path
-from ..core.errors import check
+from ..core import check
 from .documents import Document, file_bytes, stem_of
 
 # %% ../../nbs/01_data/17_pages.ipynb #3f02dcb6
@@ -39,81 +40,62 @@ def without_running_lines(pages: list[list[str]]) -> list[list[str]]:
         for page, shapes_of in zip(pages, shapes, strict=True)
     ]
 
-# %% ../../nbs/01_data/17_pages.ipynb #68eae7b7
+# %% ../../nbs/01_data/17_pages.ipynb #44533ffc
 _LEAST_LINES, _LEAST_WORDS = 6, 4  # that stand side by side; words of such half lines
 
 
-def gutter_of(lines: list[str]) -> int:
-    "The place between two columns; 0 where there is one."
-    width = max(map(len, lines), default=0)
-    best = (0, 0)
-    for place in range(width // 3, 2 * width // 3):
-        free = [line for line in lines if line[place - 1 : place + 1].strip() == '']
-        both = [line for line in free if line[:place].strip() and line[place:].strip()]
-        crossing = len(lines) - len(free)
-        words = sorted(min(len(line[:place].split()), len(line[place:].split())) for line in both)
-        if len(both) >= _LEAST_LINES and 4 * crossing <= len(both) and words[len(words) // 2] >= _LEAST_WORDS:
-            best = max(best, (len(both) - crossing, place))
-    return best[1]
-
-# %% ../../nbs/01_data/17_pages.ipynb #44533ffc
 def in_reading_order(lines: list[str]) -> list[str]:
     "The lines of a page, those of a left column before those of a right one."
-    place = gutter_of([line for line in lines if line.strip()])
-    if not place:
+    filled, best, gutter = [line for line in lines if line.strip()], 0, 0
+    width = max(map(len, filled), default=0)
+    for place in range(width // 3, 2 * width // 3):
+        free = [line for line in filled if line[place - 1 : place + 1].strip() == '']
+        both = [(line[:place].split(), line[place:].split()) for line in free]
+        both = [sides for sides in both if all(sides)]
+        crossing, words = len(filled) - len(free), sorted(min(map(len, sides)) for sides in both)
+        is_gutter = len(both) >= _LEAST_LINES and 4 * crossing <= len(both) and words[len(words) // 2] >= _LEAST_WORDS
+        if is_gutter and len(both) - crossing >= best:
+            best, gutter = len(both) - crossing, place
+    if not gutter:
         return lines
     ordered, left, right = [], [], []
-    for line in [*lines, 'x' * (place + 1)]:
-        if line[place - 1 : place + 1].strip():
+    for line in [*lines, 'x' * (gutter + 1)]:
+        if line[gutter - 1 : gutter + 1].strip():
             ordered += [*left, '', *right, '', line]
             left, right = [], []
         else:
-            left.append(line[:place])
-            right.append(line[place:])
+            left.append(line[:gutter])
+            right.append(line[gutter:])
     return ordered[:-1]
 
 # %% ../../nbs/01_data/17_pages.ipynb #c525f8b5
-_GAP = re.compile(r' {3,}')
 _CONJUNCTIONS = {'und', 'oder', 'bzw', 'and', 'or', 'y', 'o', 'et', 'ou', 'e', 'en', 'of'}
 
 
 def joined_lines(first: str, second: str, hyphenated: set = frozenset()) -> str:
     "Two lines of a paragraph as one; `hyphenated`: words that keep their hyphen."
     before, after = re.search(r'(\w+)[-\u00ad\u2010]$', first), re.match(r'\w+', second)
-    if not (before and after and after[0][0].islower()):
-        return f'{first} {second}'
-    if after[0] in _CONJUNCTIONS:
+    if not (before and after and after[0][0].islower()) or after[0] in _CONJUNCTIONS:
         return f'{first} {second}'
     keeps = f'{before[1]}-{after[0]}'.lower() in hyphenated
     return (f'{first[:-1]}-' if keeps else first[:-1]) + second
 
 
 def _cells(line: str) -> list[str]:
-    return [' '.join(cell.split()) for cell in _GAP.split(line.strip())]
-
-
-def _is_justified(line: str) -> bool:
-    "Whether words are spread over a line, with gaps that are wide and alike."
-    gaps = [len(gap) for gap in re.findall(r'(?<=\S) +(?=\S)', line)]
-    return len(gaps) >= 4 and min(gaps) > 1 and max(gaps) - min(gaps) <= 1
-
-
-def _begin_alike(line: str, other: str) -> bool:
-    "Whether half of the words of two lines begin at the same places."
-    one, two = ({word.start() for word in re.finditer(r'\S+', each)} for each in (line, other))
-    return 2 * len(one & two) >= max(len(one), len(two))
+    return [' '.join(cell.split()) for cell in re.split(' {3,}', line.strip())]
 
 
 def rows_among(lines: list[str]) -> list[bool]:
     "Which lines are rows of a table."
+    begins = [{word.start() for word in re.finditer(r'\S+', line)} for line in lines]
     rows = []
     for place, line in enumerate(lines):
-        beside = [lines[i] for i in (place - 1, place + 1) if 0 <= i < len(lines)]
-        is_prose = _is_justified(line) and not any(_begin_alike(line, other) for other in beside)
-        rows.append(len(_cells(line)) > 1 and not is_prose)
-    return [
-        row and any(rows[max(0, place - 1) : place] + rows[place + 1 : place + 2]) for place, row in enumerate(rows)
-    ]
+        gaps = [len(gap) for gap in re.findall(r'(?<=\S) +(?=\S)', line)]
+        is_justified = len(gaps) >= 4 and min(gaps) > 1 and max(gaps) - min(gaps) <= 1  # wide gaps that are alike
+        beside = begins[max(0, place - 1) : place] + begins[place + 1 : place + 2]
+        begin_alike = any(2 * len(begins[place] & b) >= max(len(begins[place]), len(b)) for b in beside)
+        rows.append(len(_cells(line)) > 1 and (begin_alike or not is_justified))
+    return [row and any(rows[max(0, i - 1) : i] + rows[i + 1 : i + 2]) for i, row in enumerate(rows)]
 
 # %% ../../nbs/01_data/17_pages.ipynb #feec6e25
 def paragraphs(lines: list[str], hyphenated: set = frozenset()) -> list[str]:
@@ -139,7 +121,6 @@ def paragraphs(lines: list[str], hyphenated: set = frozenset()) -> list[str]:
 
 # %% ../../nbs/01_data/17_pages.ipynb #fa9f2f00
 _LEAST_SEEN = 0.9  # share of the signs of the plain reading
-_END = 4096  # bytes in which the mark of the end stands
 
 
 def _page_lines(page) -> list[str]:
@@ -158,14 +139,13 @@ def _opened_pdf(path: Path):
 
     logging.getLogger('pypdf').setLevel(logging.CRITICAL)  # each fault is told once, by whoever catches it
     raw = file_bytes(path)
-    check(b'%%EOF' in raw[-_END:], 'the end of the PDF is missing', path, 'fetch or save it again')
+    check(b'%%EOF' in raw[-4096:], 'the end of the PDF is missing', path, 'fetch or save it again')
     reader = PdfReader(io.BytesIO(raw))
-    fix = 'save a copy of it without a password'
     try:
         is_open = not reader.is_encrypted or reader.decrypt('')
     except Exception:  # pypdf wants a library for this cipher
         is_open = False
-    check(is_open, 'the PDF is encrypted', path, fix)
+    check(is_open, 'the PDF is encrypted', path, 'save a copy of it without a password')
     return reader
 
 # %% ../../nbs/01_data/17_pages.ipynb #44afce33
@@ -210,13 +190,8 @@ def _page_texts(reader) -> list[str]:
 
 def numbers_text(numbers: list[int]) -> str:
     "Numbers with their runs joined: 3, 5-7."
-    runs = []
-    for n in numbers:
-        if runs and n == runs[-1][1] + 1:
-            runs[-1][1] = n
-        else:
-            runs.append([n, n])
-    return ', '.join(str(a) if a == b else f'{a}-{b}' for a, b in runs)
+    runs = [[n for _, n in run] for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])]
+    return ', '.join(str(run[0]) if len(run) == 1 else f'{run[0]}-{run[-1]}' for run in runs)
 
 # %% ../../nbs/01_data/17_pages.ipynb #139fecc0
 def _about(reader) -> dict:

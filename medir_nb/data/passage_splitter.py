@@ -7,24 +7,22 @@ __all__ = ['PassageSplitter', 'parse_windows']
 
 # %% ../../nbs/01_data/02_passage_splitter.ipynb #15cde382
 import re
-from bisect import bisect_right
 from collections import Counter, namedtuple
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from itertools import accumulate, islice
 import numpy as np
 import pandas as pd
-from ..core.errors import MedirError, check, nearest
-from ..core.files import fingerprint
-from ..core.places import home
-from ..core.console import progress
+from ..core import MedirError, check, fingerprint, home, nearest, progress
 from .corpus import Corpus, metadata_of, open_table, write_table
 
 # %% ../../nbs/01_data/02_passage_splitter.ipynb #a6dd8b4d
-_UNITS = ('tokens', 'sentences')
-_FOLDS = ('max', 'mean')
-_CUTS = ('structure', 'anywhere')
-_CONTEXTS = ('title', 'headings', 'none')
+_OPTIONS = {
+    'unit': ('tokens', 'sentences'),
+    'score': ('max', 'mean'),
+    'cuts': ('structure', 'anywhere'),
+    'context': ('title', 'headings', 'none'),
+}
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ class PassageSplitter:
     context: str = 'title'  # before its text: title | headings (title and those above it) | none
 
     def __post_init__(self):
-        for name, options in (('unit', _UNITS), ('score', _FOLDS), ('cuts', _CUTS), ('context', _CONTEXTS)):
+        for name, options in _OPTIONS.items():
             value = getattr(self, name)
             check(value in options, f'{name} is {value!r}', 'passages', nearest(str(value), options))
         for name, least in (('size', 1), ('overlap', 0), ('k', 1)):
@@ -64,31 +62,24 @@ class PassageSplitter:
         "What decides the passages themselves."
         return self.unit, self.size, self.overlap, self.cuts, self.context
 
-# %% ../../nbs/01_data/02_passage_splitter.ipynb #d6d35906
-_WHOLE = 'none'
+# %% ../../nbs/01_data/02_passage_splitter.ipynb #9e7e4f42
 _EXAMPLE = 'write tokens=200,overlap=25 or sentences=8,context=headings,score=mean,k=3, or none'
 
 
-def _typed(text: str) -> dict:
-    "The settings in `name=value,name=value`."
-    settings = {}
-    for part in filter(None, (part.strip() for part in text.split(','))):
-        name, equals, value = (side.strip() for side in part.partition('='))
-        check(equals, f'{part!r} is no name=value', 'passages', _EXAMPLE)
-        check(name not in settings, f'{name} stands twice', 'passages', 'write it once')
-        settings[name] = int(value) if re.fullmatch('[0-9]{1,9}', value) else value
-    return settings
-
-# %% ../../nbs/01_data/02_passage_splitter.ipynb #9e7e4f42
 def parse_windows(
     said,  # text, a mapping, a `PassageSplitter`, or nothing
 ) -> PassageSplitter | None:
     "The `PassageSplitter` that a reader wrote; None where documents are searched whole."
-    if isinstance(said, PassageSplitter) or not said or said == _WHOLE:
+    if isinstance(said, PassageSplitter) or not said or said == 'none':
         return said if isinstance(said, PassageSplitter) else None
     check(isinstance(said, (str, dict)), f'{said!r} says nothing of passages', 'passages', _EXAMPLE)
-    settings = _typed(said) if isinstance(said, str) else dict(said)
-    units = [unit for unit in _UNITS if unit in settings]
+    settings = dict(said) if isinstance(said, dict) else {}
+    for part in filter(None, (part.strip() for part in said.split(','))) if isinstance(said, str) else ():
+        name, equals, value = (side.strip() for side in part.partition('='))
+        check(equals, f'{part!r} is no name=value', 'passages', _EXAMPLE)
+        check(name not in settings, f'{name} stands twice', 'passages', 'write it once')
+        settings[name] = int(value) if re.fullmatch('[0-9]{1,9}', value) else value
+    units = [unit for unit in _OPTIONS['unit'] if unit in settings]
     check(len(units) < 2, 'they are cut by tokens and by sentences', 'passages', 'write one of the two')
     if units:
         check('unit' not in settings and 'size' not in settings, 'their size stands twice', 'passages', 'write it once')
@@ -96,7 +87,7 @@ def parse_windows(
     check('size' in settings, 'they have no size', 'passages', _EXAMPLE)
     known = [field.name for field in fields(PassageSplitter)]
     for name in settings:
-        check(name in known, f'unknown setting {name!r}', 'passages', nearest(str(name), [*_UNITS, *known]))
+        check(name in known, f'unknown setting {name!r}', 'passages', nearest(str(name), [*_OPTIONS['unit'], *known]))
     return PassageSplitter(**settings)
 
 # %% ../../nbs/01_data/02_passage_splitter.ipynb #a3380aca
@@ -170,12 +161,8 @@ def sentence_spans(text: str, language: str = 'en', longest: int = _LONGEST_SENT
     return places
 
 # %% ../../nbs/01_data/02_passage_splitter.ipynb #20c92059
-def spans(
-    n: int,  # units of a text
-    size: int,
-    overlap: int,
-) -> list[tuple[int, int]]:
-    "First and last unit (exclusive) of passages of equal length, of `size` at most."
+def spans(n: int, size: int, overlap: int) -> list[tuple[int, int]]:
+    "First and last (exclusive) of `n` units for each passage of equal length, of `size` at most."
     if n <= size:
         return [(0, n)]
     new = n - overlap
@@ -193,10 +180,9 @@ def pieces_of(text: str, windows: PassageSplitter, language: str, headings: list
     for kind, begin, end in blocks_in(text, headings):
         block = text[begin:end]
         size = length_in_words(block) if by_words else block.count('\n') + 1
-        lines = (
-            [line.span() for line in _LINE.finditer(block)] if kind == 'table' and size > room else [(0, len(block))]
-        )
         whole = kind == 'table' and size <= room
+        by_rows = kind == 'table' and not whole
+        lines = [line.span() for line in _LINE.finditer(block)] if by_rows else [(0, len(block))]
         cut = kind if kind == 'heading' else 'below a heading' if before == 'heading' else 'paragraph'
         for start, stop in lines:
             for first, last in [(0, stop)] if whole else sentence_spans(block[start:stop], language, longest):
@@ -211,8 +197,8 @@ def pieces_of(text: str, windows: PassageSplitter, language: str, headings: list
 _COST = {'heading': 0, 'paragraph': 0.05, 'sentence': 0.1, 'row': 0.3, 'below a heading': 2}
 
 
-def cheapest_cuts(pieces: list[Piece], windows: PassageSplitter) -> list[int]:
-    "Numbers of the pieces with which passages begin, the overlap not counted, and how many pieces there are."
+def _structure_spans(pieces: list[Piece], windows: PassageSplitter) -> list[tuple[int, int]]:
+    "Begin and end of the passages with the cheapest cuts between pieces."
     ends, best = [0, *accumulate(piece.size for piece in pieces)], [(0.0, 0)]
     for last in range(1, len(pieces) + 1):
         options = []
@@ -223,24 +209,14 @@ def cheapest_cuts(pieces: list[Piece], windows: PassageSplitter) -> list[int]:
             if size <= room:
                 options.append((best[first][0] + _COST[pieces[first].cut] + (1 - size / room) ** 2, first))
         best.append(min(options))
-    cuts = [len(pieces)]
-    while cuts[-1]:
-        cuts.append(best[cuts[-1]][1])
-    return cuts[::-1]
-
-# %% ../../nbs/01_data/02_passage_splitter.ipynb #04c498f4
-def _structure_spans(text: str, windows: PassageSplitter, language: str, headings: list) -> list[tuple[int, int]]:
-    "Begin and end of passages that end where a part of the text does."
-    pieces = pieces_of(text, windows, language, headings)
-    cuts, found = cheapest_cuts(pieces, windows), []
-    for first, last in zip(cuts, cuts[1:]):
-        shared = 0
-        while (
-            first and pieces[first].cut != 'heading' and (shared := shared + pieces[first - 1].size) <= windows.overlap
-        ):
-            first -= 1
-        found.append((pieces[first].begin, pieces[last - 1].end))
-    return found
+    found, last = [], len(pieces)
+    while last:
+        first = begin = best[last][1]
+        while begin and pieces[begin].cut != 'heading' and ends[first] - ends[begin - 1] <= windows.overlap:
+            begin -= 1
+        found.append((pieces[begin].begin, pieces[last - 1].end))
+        last = first
+    return found[::-1]
 
 # %% ../../nbs/01_data/02_passage_splitter.ipynb #22da2fa3
 def passage_spans(text: str, windows: PassageSplitter, language: str = 'en', headings=None) -> list[tuple[int, int]]:
@@ -249,7 +225,8 @@ def passage_spans(text: str, windows: PassageSplitter, language: str = 'en', hea
     if by_words and not _is_longer(text, windows.size):
         return [(0, len(text))]
     if windows.cuts == 'structure':
-        found = _structure_spans(text, windows, language, headings_in(text) if headings is None else headings)
+        headings = headings_in(text) if headings is None else headings
+        found = _structure_spans(pieces_of(text, windows, language, headings), windows)
     else:
         places = unit_spans(text) if by_words else sentence_spans(text, language)
         cut = spans(len(places), windows.size, windows.overlap)
@@ -266,10 +243,8 @@ _MARK = '#'
 _NUMBERED, _BETWEEN = '\x1d', '\x1e'  # behind the number of a passage, and between those of its document
 
 
-def source_document_ids(
-    passage_ids,  # as `DOCUMENT#n`
-) -> np.ndarray:
-    "The ids of the documents that passages were cut from."
+def source_document_ids(passage_ids) -> np.ndarray:
+    "The ids of the documents that passages (`DOCUMENT#n`) were cut from."
     return np.array([passage_id.rpartition(_MARK)[0] for passage_id in passage_ids], dtype=object)
 
 # %% ../../nbs/01_data/02_passage_splitter.ipynb #26a0c265
@@ -307,34 +282,28 @@ class Passages(Corpus):
         return taken
 
     @cached_property
-    def _bodies(self) -> list[str]:
+    def _bodies(self) -> list[tuple[str, int]]:
         marks = re.compile(f'[{_NUMBERED}{_BETWEEN}]')
-        return [marks.sub(' ', body) for body in self.table['body'].to_pylist()]
-
-    @cached_property
-    def _lengths(self) -> list[int]:
-        return [length_in_words(body) for body in self._bodies]
-
-    def _around(self, position: int, most: int) -> tuple[int, int]:
-        "First and last (exclusive) of the passages of a document that are read together, of `most` words."
-        begin, words = position - int(self.ids[position].rpartition(_MARK)[2]) + 1, 0
-        stop = begin + self.sizes[self.documents[position]]
-        for end in range(begin, stop):
-            if words and words + self._lengths[end] > most:
-                if end > position:
-                    return begin, end
-                begin, words = end, 0
-            words += self._lengths[end]
-        return begin, stop
+        bodies = (marks.sub(' ', body) for body in self.table['body'].to_pylist())
+        return [(body, length_in_words(body)) for body in bodies]
 
     def rows_in_document(self, start: int, stop: int, most: int) -> list[tuple[str, str]]:
         "Titles, and passages with those around them in their document, `most` words at most, for an encoder of all."
         whole, places = self.whole or (self, np.arange(len(self)))
         rows = []
         for place in places[start:stop].tolist():
-            begin, end = whole._around(place, most)
-            title = whole.table['title'][begin].as_py()
-            rows.append((title, f'{place - begin}{_NUMBERED}{_BETWEEN.join(whole._bodies[begin:end])}'))
+            begin, words = place - int(whole.ids[place].rpartition(_MARK)[2]) + 1, 0
+            end = begin + whole.sizes[whole.documents[place]]
+            for number in range(begin, end):
+                length = whole._bodies[number][1]
+                if words and words + length > most:
+                    if number > place:
+                        end = number
+                        break
+                    begin, words = number, 0
+                words += length
+            around = _BETWEEN.join(body for body, _ in whole._bodies[begin:end])
+            rows.append((whole.table['title'][begin].as_py(), f'{place - begin}{_NUMBERED}{around}'))
         return rows
 
 # %% ../../nbs/01_data/02_passage_splitter.ipynb #eda96418
@@ -345,10 +314,11 @@ def _context_of(title: str, begin: int, headings: list, context: str) -> str:
     "What stands before a passage that begins at `begin`."
     if context != 'headings':
         return title if context == 'title' else ''
-    before = headings[: bisect_right([start for start, _ in headings], begin)]
-    path = before[-1][1].split(' > ') if before else []
-    path = path[:-1] if before and before[-1][0] == begin else path  # its own heading stands in it
-    return ' > '.join(dict.fromkeys(filter(None, [title, *path])))
+    above = [title]
+    for start, path in [heading for heading in headings if heading[0] <= begin][-1:]:
+        names = path.split(' > ')
+        above += names[:-1] if start == begin else names  # its own heading stands in it
+    return ' > '.join(dict.fromkeys(filter(None, above)))
 
 
 def passage_records(corpus: Corpus, windows: PassageSplitter, language: str):
@@ -378,14 +348,10 @@ def passage_corpus(corpus: Corpus, windows: PassageSplitter, language: str = 'en
     return made
 
 # %% ../../nbs/01_data/02_passage_splitter.ipynb #8d7e1b55
-def expand_to_passages(
-    frame: pd.DataFrame | None,  # query_id, doc_id, …
-    passages: Passages,
-) -> pd.DataFrame | None:
-    "Rows about documents as rows about their passages, in the same order."
+def expand_to_passages(frame: pd.DataFrame | None, passages: Passages) -> pd.DataFrame | None:
+    "Rows about documents (`query_id, doc_id, …`) as rows about their passages, in the same order."
     if frame is None:
         return None
     named = pd.DataFrame({'doc_id': passages.documents, 'passage': passages.ids})
-    named = named[named.doc_id.isin(set(frame.doc_id))]
-    rows = frame.merge(named, how='inner', on='doc_id')
+    rows = frame.merge(named[named.doc_id.isin(set(frame.doc_id))], on='doc_id')
     return rows.assign(doc_id=rows.pop('passage'))[list(frame.columns)]

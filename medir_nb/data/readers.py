@@ -14,9 +14,7 @@ import zlib
 from pathlib import Path
 import numpy as np
 import pandas as pd
-from ..core.errors import MedirError, check
-from ..core.files import HEAD, encoding_of, file_fingerprint, not_utf8, parse_json
-from ..core.places import home
+from ..core import HEAD, MedirError, check, encoding_of, file_fingerprint, home, not_utf8, parse_json
 from .corpus import Corpus, open_table, write_table
 
 # %% ../../nbs/01_data/01_readers.ipynb #1d18360e
@@ -32,40 +30,27 @@ def opened(path: Path):
         raise MedirError(f'it cannot be read ({e.strerror or e})', path, 'check the file') from None
 
 # %% ../../nbs/01_data/01_readers.ipynb #862ad965
-def _decoded(raw: bytes, number: int, path: Path) -> str:
-    "The text of a line; only the first may begin with a byte-order mark."
-    try:
-        text, place = raw.decode('utf-8-sig' if number == 1 else 'utf-8'), 'zero bytes'
-    except UnicodeDecodeError as e:
-        text, place = '\0', f'byte {e.start} of the line'
-    if '\0' not in text:
-        return text
-    with opened(path) as stream:
-        head = stream.read(HEAD)
-    if text != '\0' and not encoding_of(head).startswith('utf-16'):
-        return text
-    raise not_utf8(path, head, place, f'{path}:{number}', raw)
-
-
-def text_lines(
-    path: Path,
-    offset: int = 0,  # bytes that are passed over
-    first: int = 1,  # the number of the line that follows them
-):
-    "Non-empty lines of a text file (`.gz` too) with their place `path:line`."
+def text_lines(path: Path, offset: int = 0, first: int = 1):
+    "Non-empty lines of a text file (`.gz` too) with their place `path:line`, from `offset` bytes and line `first` on."
     with opened(path) as stream:
         stream.seek(offset)
         for number, raw in enumerate(stream, first):
-            line = _decoded(raw, number, path)
+            where, place = f'{path}:{number}', 'zero bytes'
+            try:
+                line = raw.decode('utf-8-sig' if number == 1 else 'utf-8')  # the first may begin with a byte-order mark
+            except UnicodeDecodeError as e:
+                line, place = '', f'byte {e.start} of the line'
+            if '\0' in line or place != 'zero bytes':
+                with opened(path) as again:
+                    head = again.read(HEAD)
+                if not line or encoding_of(head).startswith('utf-16'):
+                    raise not_utf8(path, head, place, where, raw)
             if line.strip():
-                yield line.rstrip('\r\n'), f'{path}:{number}'
+                yield line.rstrip('\r\n'), where
 
 # %% ../../nbs/01_data/01_readers.ipynb #366ee3ec
-def json_lines(
-    path: Path,
-    lines=None,  # with their places; default: those of the file, which is UTF-8
-):
-    "JSON objects of a `.jsonl` file with their place."
+def json_lines(path: Path, lines=None):
+    "JSON objects of a `.jsonl` file with their place; `lines`: with their places, where the file is not UTF-8."
     for line, where in lines or text_lines(path):
         row = parse_json(line, where, 'mend or remove the line')
         if '\\ud' in line.lower():
@@ -77,30 +62,23 @@ def json_lines(
         yield row, where
 
 # %% ../../nbs/01_data/01_readers.ipynb #5d27c6d7
-def first_value(
-    row: dict,
-    names: tuple,  # of the field, the usual one first
-    where: str,
-    default=None,  # None: the field must be there
-):
-    "The first of `names` in `row`; a missing field is an error unless there is a `default`."
+def first_value(row: dict, names: tuple, where: str, default=None):
+    "The first of `names` (the usual one first) in `row`; a missing field is an error unless there is a `default`."
     for name in names:
         if name in row:
             return row[name]
-    if default is None:
-        what = f'field {names[0]!r} is missing (found: {", ".join(row) or "nothing"})'
-        plain = names[0].strip('_')
-        fix = f'add it, or rename the field to {names[0]!r}'
-        if re.search(r' row \d+$', where):  # of a data frame
-            fix = f"rename a column, as in frame.rename(columns={{'NAME': {plain!r}}})"
-        elif names[0] in ('_id', 'title', 'text'):
-            fix = f'add it, rename the field, or name it: medir study look … --column {plain}=FIELD'
-        raise MedirError(what, where, fix)
-    return default
+    if default is not None:
+        return default
+    plain, fix = names[0].strip('_'), f'add it, or rename the field to {names[0]!r}'
+    if re.search(r' row \d+$', where):  # of a data frame
+        fix = f"rename a column, as in frame.rename(columns={{'NAME': {plain!r}}})"
+    elif names[0] in ('_id', 'title', 'text'):
+        fix = f'add it, rename the field, or name it: medir study look … --column {plain}=FIELD'
+    raise MedirError(f'field {names[0]!r} is missing (found: {", ".join(row) or "nothing"})', where, fix)
 
 # %% ../../nbs/01_data/01_readers.ipynb #870b8352
-ID_COLUMNS, _TEXT, _TITLE = ('_id', 'id'), ('text',), ('title',)
-_OWN = {*ID_COLUMNS, *_TEXT, *_TITLE, 'metadata'}
+ID_COLUMNS = ('_id', 'id')
+_OWN = {*ID_COLUMNS, 'text', 'title', 'metadata'}
 
 
 def other_fields(row: dict, own: set = _OWN) -> dict:
@@ -132,19 +110,13 @@ def plain_text(value, where: str) -> str:
         raise MedirError('the text is a value too deep or too long to write out', where, 'write it as text') from None
 
 # %% ../../nbs/01_data/01_readers.ipynb #43c02b60
-def text_records(
-    rows,  # of `(JSON row, where)`
-):
-    "`(id, title, body, where, metadata)` of rows with `_id` or `id`, `text`, an optional `title`, and other fields."
+def text_records(rows):
+    "`(id, title, body, where, metadata)` of `(row, where)` with `_id` or `id`, `text`, perhaps `title`, other fields."
     for row, where in rows:
-        doc_id = first_value(row, ID_COLUMNS, where)
-        yield (
-            plain_id(doc_id, where),
-            plain_text(first_value(row, _TITLE, where, ''), where),
-            plain_text(first_value(row, _TEXT, where), where),
-            where,
-            other_fields(row) if len(row) > 2 else {},
-        )
+        doc_id = plain_id(first_value(row, ID_COLUMNS, where), where)
+        title = plain_text(first_value(row, ('title',), where, ''), where)
+        body = plain_text(first_value(row, ('text',), where), where)
+        yield doc_id, title, body, where, other_fields(row) if len(row) > 2 else {}
 
 
 def placed_rows(rows, place: str):
@@ -158,12 +130,8 @@ def texts_in_memory(rows, place: str, cls=Corpus):
     return write_table(text_records(placed_rows(rows, place)), None, cls)
 
 # %% ../../nbs/01_data/01_readers.ipynb #6671ab92
-def find_file(
-    folder: Path,
-    *names: str,  # in the order of preference; with `.gz` too
-    required: bool = True,
-) -> Path | None:
-    "The first existing file of `names` below `folder`."
+def find_file(folder: Path, *names: str, required: bool = True) -> Path | None:
+    "The first existing file of `names` (in the order of preference; with `.gz` too) below `folder`."
     for name in names:
         for path in (folder / name, folder / f'{name}.gz'):
             if path.is_file():
@@ -183,31 +151,35 @@ def cached_table(path: Path, cls):
 
 # %% ../../nbs/01_data/01_readers.ipynb #13d22abb
 _HIGHEST_GRADE = 1000
-_WHOLE = re.compile(r'[+-]?\d+(\.0*)?')
 
 
 def read_grade(value, where: str) -> int:
     "A grade as a plain whole number."
     text = plain_text(value.item() if hasattr(value, 'item') else value, where).strip()
-    what = f'grade {value!r:.60} is no whole number'
-    check(_WHOLE.fullmatch(text), what, where, 'write an integer such as 0, 1 or 2')
+    is_whole = re.fullmatch(r'[+-]?\d+(\.0*)?', text)
+    check(is_whole, f'grade {value!r:.60} is no whole number', where, 'write an integer such as 0, 1 or 2')
     is_small = len(text) <= 12 and abs(int(float(text))) <= _HIGHEST_GRADE
     what, fix = f'grade {text[:40]} is above {_HIGHEST_GRADE:,}', 'check the columns: query, document, grade'
     check(is_small, what, where, fix)
     return int(float(text))
 
 # %% ../../nbs/01_data/01_readers.ipynb #d0883641
-_HEADER_GRADES = {'score', 'relevance', 'rel', 'grade', 'label'}
+_QUERY, _DOCUMENT = (
+    ('query-id', 'query_id', 'q_id', 'qid'),
+    ('corpus-id', 'doc_id', 'p_id', 'cand_id', 'docid', 'docno'),
+)
 
 
 def row_judgements(rows):
     "`(query_id, doc_id, grade, where)` of JSON rows in the spellings of AutoMIR, BEIR, R2MED and mteb."
     for row, where in rows:
-        query_id = plain_id(first_value(row, ('query-id', 'query_id', 'q_id', 'qid'), where), where)
-        doc_id = plain_id(first_value(row, ('corpus-id', 'doc_id', 'p_id', 'cand_id', 'docid', 'docno'), where), where)
+        query_id, doc_id = (plain_id(first_value(row, names, where), where) for names in (_QUERY, _DOCUMENT))
         yield query_id, doc_id, first_value(row, ('score', 'relevance', 'grade', 'label'), where), where
 
 # %% ../../nbs/01_data/01_readers.ipynb #043f1f31
+_HEADER_GRADES = {'score', 'relevance', 'rel', 'grade', 'label'}
+
+
 def trec_cells(line: str) -> list[str]:
     "The cells of a line between ASCII spaces, as trec_eval reads it; an id may hold any other space."
     return [cell.decode() for cell in line.encode().split()]
@@ -228,17 +200,6 @@ def _text_qrels(path: Path):
         query_id, doc_id, grade = cells if len(cells) == 3 else (cells[0], cells[2], cells[3])
         yield query_id.strip(' '), doc_id.strip(' '), grade, where
 
-# %% ../../nbs/01_data/01_readers.ipynb #e085d084
-def _refuse_contradictions(frame: pd.DataFrame, places: list):
-    "Refuse a query and a document that are judged twice with different grades."
-    grades = frame.groupby(['query_id', 'doc_id'], sort=False).relevance.nunique()
-    if not (grades > 1).any():
-        return
-    query_id, doc_id = grades[grades > 1].index[0]
-    last = frame.index[(frame.query_id == query_id) & (frame.doc_id == doc_id)][-1]
-    what = f'query {query_id!r} and document {doc_id!r} are judged twice with different grades'
-    raise MedirError(what, places[last], 'keep one of the two')
-
 # %% ../../nbs/01_data/01_readers.ipynb #167d8965
 def read_judgements(path: str | Path) -> pd.DataFrame:
     "Like `read_qrels`, and nothing need be relevant."
@@ -247,13 +208,19 @@ def read_judgements(path: str | Path) -> pd.DataFrame:
     rows = row_judgements(json_lines(path)) if '.jsonl' in path.name else _text_qrels(path)
     judgements = [(plain_id(q, where), plain_id(d, where), grade, where) for q, d, grade, where in rows]
     check(judgements, 'no judgements', path, 'a qrels file needs at least one line')
-    places = [where for _, _, _, where in judgements]
-    frame = pd.DataFrame([judgement[:2] for judgement in judgements], columns=['query_id', 'doc_id'])
+    frame = pd.DataFrame(judgements, columns=['query_id', 'doc_id', 'relevance', 'where'])
     frame['relevance'] = np.array([read_grade(grade, where) for _, _, grade, where in judgements], dtype=np.int64)
-    _refuse_contradictions(frame, places)
-    is_first = ~frame.duplicated(['query_id', 'doc_id'])
-    frame.attrs['where'] = [place for place, keep in zip(places, is_first, strict=True) if keep]
-    return frame[is_first].reset_index(drop=True)
+    again = frame.duplicated(['query_id', 'doc_id'])
+    if again.any():
+        pair = frame.groupby(['query_id', 'doc_id'], sort=False)
+        odd = frame[pair.relevance.transform('nunique') > 1]
+        for query_id, doc_id, _, _ in odd.values[:1]:
+            places = odd[(odd.query_id == query_id) & (odd.doc_id == doc_id)]['where']
+            what = f'query {query_id!r} and document {doc_id!r} are judged twice with different grades'
+            raise MedirError(what, places.iloc[-1], 'keep one of the two')
+    frame = frame[~again].reset_index(drop=True)
+    frame.attrs['where'] = frame.pop('where').tolist()
+    return frame
 
 
 def read_qrels(path: str | Path) -> pd.DataFrame:

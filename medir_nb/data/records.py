@@ -11,7 +11,7 @@ import io
 import re
 from collections import Counter
 from pathlib import Path
-from ..core.errors import check, MedirError
+from ..core import MedirError, check
 from .documents import Document, column_names, file_text, row_document
 
 # %% ../../nbs/01_data/16_records.ipynb #edf01d52
@@ -21,31 +21,21 @@ def _header(cells: list) -> list[str]:
     names = [str(cell).strip() if cell is not None else '' for cell in cells]
     return [usual.get(name.lower(), name) or f'column {place}' for place, name in enumerate(names, 1)]
 
-
-def _filled(cells, header: list[str], where: str) -> dict:
-    "The cells of a row by column, without empty ones."
-    cells = list(cells)
-    while len(cells) > len(header) and cells[-1] in (None, ''):
-        cells.pop()
-    what = f'{len(cells)} cells in a row of a table with {len(header)} columns'
-    check(len(cells) <= len(header), what, where, 'put the cell with the delimiter in quotes, or mend the row')
-    return {name: cell for name, cell in zip(header, cells, strict=False) if cell not in (None, '')}
-
 # %% ../../nbs/01_data/16_records.ipynb #ea0f9415
-def table_documents(
-    rows,  # of `(cells, where)`, the first with the names of the columns
-    path: Path,
-    columns: dict | None = None,  # id | title | text → column, or several as A+B
-    metadata: dict | None = None,  # of all rows
-):
-    "The documents of the rows of a table."
-    rows, named = iter(rows), column_names(columns or {})
+def table_documents(rows, path: Path, columns: dict | None = None, metadata: dict | None = None):
+    "The documents of `(cells, where)` of a table, the first with the names of the columns; `metadata` is of all."
+    rows, named, found = iter(rows), column_names(columns or {}), 0
     header = _header(next(rows, ([], ''))[0])
     check(len(set(header)) == len(header), 'two columns have the same name', path, 'rename one of them')
     has_text = bool(columns and 'text' in columns) or bool({*named['text']} & {*header})
-    found = 0
     for cells, where in rows:
-        if row := _filled(cells, header, where):
+        cells = list(cells)
+        while len(cells) > len(header) and cells[-1] in (None, ''):
+            cells.pop()
+        what = f'{len(cells)} cells in a row of a table with {len(header)} columns'
+        check(len(cells) <= len(header), what, where, 'put the cell with the delimiter in quotes, or mend the row')
+        row = {name: cell for name, cell in zip(header, cells, strict=False) if cell not in (None, '')}
+        if row:
             found += 1
             if not has_text:
                 row['text'] = '\n'.join(f'{name}: {cell}' for name, cell in row.items() if name not in named['id'])
@@ -71,17 +61,13 @@ def delimiter_of(text: str) -> str:
     return max(_DELIMITERS, key=agreement)
 
 # %% ../../nbs/01_data/16_records.ipynb #24dbb029
-_LONGEST_CELL = 1 << 24  # characters
-
-
 def csv_documents(path: Path, columns: dict | None = None):
     "The documents of a table of text (`.csv`, `.tsv`; `.gz` too), in any encoding and with any delimiter."
     text, metadata = file_text(path)
     delimiter, skipped = delimiter_of(text), text.startswith('sep=')
-    csv.field_size_limit(_LONGEST_CELL)
-    reader = csv.reader(
-        io.StringIO(text.partition('\n')[2] if skipped else text, newline=''), strict=True, delimiter=delimiter
-    )
+    csv.field_size_limit(1 << 24)  # characters of a cell
+    table = io.StringIO(text.partition('\n')[2] if skipped else text, newline='')
+    reader = csv.reader(table, strict=True, delimiter=delimiter)
     rows = ((row, f'{path}:{reader.line_num + skipped}') for row in reader if row)
     try:
         yield from table_documents(rows, path, columns, metadata)
@@ -89,37 +75,23 @@ def csv_documents(path: Path, columns: dict | None = None):
         place = f'{path}:{reader.line_num + skipped}'
         raise MedirError(f'a malformed row ({e})', place, 'mend its quotes, or save it again') from e
 
-# %% ../../nbs/01_data/16_records.ipynb #dbb96409
-def _row_groups(file, first: int, stop: int) -> tuple[list[int], int]:
-    "The groups of rows that hold rows `first` to `stop`, and the number of the first row in them."
-    groups, begins, start = [], 0, 0
-    for number in range(file.metadata.num_row_groups):
-        end = start + file.metadata.row_group(number).num_rows
-        if start < stop and end > first:
-            begins = begins if groups else start
-            groups.append(number)
-        start = end
-    return groups, begins
-
 # %% ../../nbs/01_data/16_records.ipynb #eb79d743
-def parquet_documents(
-    path: Path,
-    columns: dict | None = None,  # id | title | text → its name in the file
-    first: int = 0,  # row
-    rows: int | None = None,  # default: all that follow
-):
-    "The documents of a Parquet file, a thousand rows in memory at a time."
+def parquet_documents(path: Path, columns: dict | None = None, first: int = 0, rows: int | None = None):
+    "The documents of a Parquet file, a thousand rows in memory at a time: `rows` of them (None: all) from `first` on."
     import pyarrow.parquet as pq
 
-    file, names = pq.ParquetFile(path), column_names(columns or {})
+    file, names, start = pq.ParquetFile(path), column_names(columns or {}), 0
     stop = file.metadata.num_rows if rows is None else first + rows
-    groups, number = _row_groups(file, first, stop)
-    for batch in file.iter_batches(1000, groups) if groups else ():
-        for row in batch.to_pylist():
-            if first <= number < stop:
-                filled = {name: value for name, value in row.items() if value is not None}
-                yield row_document(filled, f'{path} row {number}', names)
-            number += 1
+    for group in range(file.num_row_groups):
+        number, start = start, start + file.metadata.row_group(group).num_rows
+        if number >= stop or start <= first:
+            continue
+        for batch in file.iter_batches(1000, [group]):
+            for row in batch.to_pylist():
+                if first <= number < stop:
+                    filled = {name: value for name, value in row.items() if value is not None}
+                    yield row_document(filled, f'{path} row {number}', names)
+                number += 1
 
 # %% ../../nbs/01_data/16_records.ipynb #f54a003d
 _TAGGED = re.compile(r'^([A-Z][A-Z0-9]{1,3}) {0,2}- ?(.*)$')
@@ -182,13 +154,6 @@ def bibtex_documents(path: Path):
     check(library.entries, 'no entry of BibTeX', path, 'export it again as BibTeX')
     for entry in library.entries:
         fields = {field.key.lower(): str(field.value).strip() for field in entry.fields}
-        title, text = (fields.pop(name, '') for name in ('title', 'abstract'))
-        metadata_of = metadata | {'type': entry.entry_type} | fields
-        yield Document(
-            entry.key or f'{path.name}:{entry.start_line + 1}',
-            title,
-            text,
-            '',
-            f'{path}:{entry.start_line + 1}',
-            metadata_of,
-        )
+        title, text, line = fields.pop('title', ''), fields.pop('abstract', ''), entry.start_line + 1
+        told = metadata | {'type': entry.entry_type} | fields
+        yield Document(entry.key or f'{path.name}:{line}', title, text, '', f'{path}:{line}', told)

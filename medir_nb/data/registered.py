@@ -12,16 +12,9 @@ import re
 from dataclasses import replace, dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
-import pandas as pd
 from pydantic import Field
-from ..core.errors import MedirError, NothingToMeasure, boundary, check, checked, nearest
-from ..core.files import fingerprint
-from ..core.places import follows_home
-from ..core.settings import registry, check_row
-from ..core.console import note
-from ..core.network import unreachable
-from ..core.commits import UNKNOWN, commit_of
-from ..core.commits import git_folder
+from ..core import UNKNOWN, MedirError, NothingToMeasure, boundary, check, check_row, checked, commit_of
+from ..core import fingerprint, follows_home, git_folder, nearest, note, registry, unreachable
 from .readers import ID_COLUMNS, find_file, first_value, json_lines
 from .languages import language_code
 from .passage_splitter import parse_windows
@@ -30,7 +23,7 @@ from .task_folders import load_folder, unpack
 from .hub import hub_rows, load_hub
 from .mteb_tasks import load_mteb, check_single_task, suite_tasks
 from .ontology import hpo_lay, hpo_overlap
-from .contrasts import hpo_contrast
+from .query_perturbations import hpo_contrast
 
 # %% ../../nbs/01_data/12_registered.ipynb #28b7bc5b
 @dataclass(frozen=True)
@@ -68,88 +61,61 @@ class TaskRow:
     printed_query_length: float = 0
     printed_document_length: float = 0
     query_titles: bool = False  # a query is a titled text and read whole
-    relevant_from: Annotated[int, Field(ge=1)] = (
-        1  # the least grade that AP, R, P, RR and Success count; nDCG takes grades as they are
-    )
+    relevant_from: Annotated[int, Field(ge=1)] = 1  # the least grade that AP, R, P, RR, Success count; nDCG: as it is
     labels: str = ''  # column of the queries that names a body system
     group: str = ''  # column group of the paper's tables
     family: str = ''  # prompt family
     licence: str = ''
     access: Literal['open', 'licence', 'unreleased'] = 'open'
 
-# %% ../../nbs/01_data/12_registered.ipynb #170685d6
-def _instruction_keys() -> set[str]:
-    "The keys of instructions that some model asks for."
-    named = {'default'}
-    for row in registry('models').values():
-        named.update(row.get('instruction_keys') or (), row.get('document_instruction_keys') or ())
-    return named
-
-# %% ../../nbs/01_data/12_registered.ipynb #6da92991
+# %% ../../nbs/01_data/12_registered.ipynb #5cc7e735
 _KNOWS_NO_GRADES = re.compile(r'(AP|MAP|R|P|RR|MRR|Success)\b')
 
 
-def _check_threshold(row: dict, where: str):
-    "Refuse a least relevant grade that the measures of a row do not count from."
-    if 'relevant_from' not in row:
-        return
-    least = row['relevant_from']
-    for measure in filter(_KNOWS_NO_GRADES.match, row.get('measures', TaskRow.measures)):
+def check_task_row(name: str, row: dict):
+    "Refuse an unknown field, another type, a grade that no measure counts from, an instruction that nobody reads."
+    where, least = f'task {name}', row.get('relevant_from')
+    check_row(TaskRow, row, where, beside=('sources', 'note'))
+    for measure in filter(_KNOWS_NO_GRADES.match, row.get('measures', TaskRow.measures) if least else ()):
         stated = re.search(r'rel=(\d+)', measure)
         counted = int(stated[1]) if stated else 1
         what = f'{measure} counts from grade {counted}, and relevant_from says {least}'
         check(counted == least, what, where, f'write it with rel={least}, as in AP(rel={least}) or R(rel={least})@5')
-
-# %% ../../nbs/01_data/12_registered.ipynb #5cc7e735
-def check_task_row(name: str, row: dict):
-    "Refuse a row with an unknown field, a value of another type, or an instruction that no model would read."
-    where = f'task {name}'
-    check_row(TaskRow, row, where, beside=('sources', 'note'))
-    _check_threshold(row, where)
-    keys = _instruction_keys()
+    keys = {'default'}
+    for model in registry('models').values():
+        keys.update(model.get('instruction_keys') or (), model.get('document_instruction_keys') or ())
     for key in row.get('instructions') or {}:
         if key not in keys:
             raise MedirError(f'no model asks for the instruction {key!r}', where, nearest(key, keys))
 
 # %% ../../nbs/01_data/12_registered.ipynb #53348bec
-def inline_task(
-    name: str,  # of a file of the registry
-) -> Task:
+def inline_task(name: str) -> Task:
     "The task that `registry/NAME.yaml` spells out: `passages` by id, and `questions` with their text and relevant ids."
     spelt_out = registry(name)
-    questions = {f'q{number:02d}': question for number, question in enumerate(spelt_out['questions'], 1)}
-    texts = [(query_id, question['text']) for query_id, question in questions.items()]
-    qrels = [(query_id, doc_id, 1) for query_id, question in questions.items() for doc_id in question['relevant']]
-    task = task_from_frames(
-        pd.DataFrame(spelt_out['passages'].items(), columns=['id', 'text']),
-        pd.DataFrame(texts, columns=['id', 'text']),
-        pd.DataFrame(qrels, columns=['query_id', 'doc_id', 'relevance']),
-        name=name,
-    )
+    corpus = [{'id': doc_id, 'text': text} for doc_id, text in spelt_out['passages'].items()]
+    queries, qrels = [], []
+    for number, question in enumerate(spelt_out['questions'], 1):
+        queries.append({'id': f'q{number:02d}', 'text': question['text']})
+        judged = {'query_id': f'q{number:02d}', 'relevance': 1}
+        qrels += [{**judged, 'doc_id': doc_id} for doc_id in question['relevant']]
+    task = task_from_frames(corpus, queries, qrels, name)
     return replace(task, revision=fingerprint(spelt_out)[:8], source=f'registry/{name}.yaml')
 
 # %% ../../nbs/01_data/12_registered.ipynb #9ee8b4a7
-def _sizes(task: Task) -> dict:
-    "What a publisher counts: lines of the corpus, repeated ids included."
-    if task.kind == 'pairs':
-        return {'pairs': len(task.pairs)}
-    documents = len(task.corpus) + task.report['repeated_document_ids']
-    return {'queries': len(task.queries), 'documents': documents, 'qrels': len(task.qrels)}
-
-
-def check_counts(
-    task: Task,
-    row: dict,  # of the registry
-):
+def check_counts(task: Task, row: dict):
     "Compare counts with a registry row's. Data that were never released are a reader's own, of any size."
     if task.split != row.get('split', task.split) or row.get('access') == 'unreleased':
         return
-    for part, count in _sizes(task).items():
+    if task.kind == 'pairs':
+        sizes = {'pairs': len(task.pairs)}
+    else:  # what a publisher counts: lines of the corpus, repeated ids included
+        documents = len(task.corpus) + task.report['repeated_document_ids']
+        sizes = {'queries': len(task.queries), 'documents': documents, 'qrels': len(task.qrels)}
+    for part, count in sizes.items():
         official = row.get(part)
-        if not isinstance(official, int) or count in (official, row.get(f'distinct_{part}')):
-            continue
-        fix = 'fetch the data again at the pinned revision, or evaluate the folder by its path'
-        raise MedirError(f'{count:,} {part} where the registry has {official:,}', task.source, fix)
+        if isinstance(official, int) and count not in (official, row.get(f'distinct_{part}')):
+            fix = 'fetch the data again at the pinned revision, or evaluate the folder by its path'
+            raise MedirError(f'{count:,} {part} where the registry has {official:,}', task.source, fix)
 
 # %% ../../nbs/01_data/12_registered.ipynb #2ac60810
 def task_folder(
@@ -178,25 +144,34 @@ def is_git_first(row: dict) -> bool:
     return bool(row.get('git')) and row.get('revision') in (None, UNKNOWN)
 
 
-def _git_task(name: str, row: dict) -> Path | None:
-    "The folder of a task in a git repository; None where it cannot be fetched and the Hub may have it."
+def _row_folder(name: str, row: dict) -> tuple[Path | None, str]:
+    "The folder of a row's data, if one is here or can be fetched by git, and what to call its revision."
+    called = row.get('folder', name)
+    if folder := task_folder(name, row):
+        return folder, f'folder {called}'
+    if not is_git_first(row):
+        return None, ''
     try:
-        return git_folder(row['git'], f'task {name}', f'at $MEDIR_DATA/{row.get("folder", name)}')
+        return git_folder(row['git'], f'task {name}', f'at $MEDIR_DATA/{called}'), row['git'].split()[0]
     except MedirError as e:
         if row.get('hub') in (None, UNKNOWN) or unreachable():
             raise
         note(f'{e}; the Hub is asked for {row["hub"]}')
-        return None
+        return None, ''
 
 # %% ../../nbs/01_data/12_registered.ipynb #fa87f130
-def _labels(rows, column: str) -> dict:
-    "Query id → the value of `column`, where there is one; of several, all."
+def _labels(name: str, row: dict, folder: Path | None) -> dict:
+    "Query id → what the column of labels says, where it does; of several, all."
+    if folder:
+        queries = json_lines(find_file(folder, 'queries.jsonl', 'query.jsonl'))
+    else:
+        queries = hub_rows(row['hub'], *row['configs']['queries'], row_revision(name))
     labels = {}
-    for row, where in rows:
-        value = row.get(column)
+    for query, where in queries:
+        value = query.get(row['labels'])
         values = value if isinstance(value, list) else [value]
         if label := ', '.join(str(one) for one in values if one is not None):
-            labels[str(first_value(row, ID_COLUMNS, where))] = label
+            labels[str(first_value(query, ID_COLUMNS, where))] = label
     return labels
 
 # %% ../../nbs/01_data/12_registered.ipynb #74073636
@@ -208,52 +183,24 @@ _EMBEDDED = {
     'written': lambda name, split: inline_task(name),
 }
 
-
-def _row_folder(name: str, row: dict) -> tuple[Path | None, str]:
-    "The folder of a row's data, if one is here or can be fetched by git, and what to call its revision."
-    if folder := task_folder(name, row):
-        return folder, f'folder {row.get("folder", name)}'
-    if is_git_first(row):
-        return _git_task(name, row), row['git'].split()[0]
-    return None, ''
-
-
-def _check_published(name: str, row: dict):
-    "Refuse a row whose data nobody can fetch."
-    if row.get('access', 'open') == 'open' and row.get('hub') not in (None, UNKNOWN):
-        return
-    kind = MedirError if row.get('access') == 'licence' else NothingToMeasure
-    missing = f'there is no folder {row.get("folder", name)} below $MEDIR_DATA, and its row names no other source'
-    layout = 'corpus.jsonl, queries.jsonl and qrels/test.tsv'
-    fix = f'put a folder with {layout} at $MEDIR_DATA/{row.get("folder", name)}'
-    raise kind(row.get('note', missing), name, fix)
-
 # %% ../../nbs/01_data/12_registered.ipynb #a3144868
-def _hub_task(row: dict, split: str, allow_unknown_qrels: bool, **fields) -> Task:
-    "A task of a row whose data lie on the Hub."
-    return load_hub(
-        row['hub'],
-        row_revision(fields['name']),
-        row.get('configs'),
-        split=None if split == row.get('split') else split,
-        kind=row.get('kind', 'retrieval'),
-        qrels_hub=row.get('qrels_hub'),
-        allow_unknown_qrels=allow_unknown_qrels,
-        **fields,
-    )
+def _hub_task(row: dict, split: str, name: str, **fields) -> Task:
+    "A task of a row whose data lie on the Hub; a row whose data nobody can fetch is refused."
+    if row.get('access', 'open') != 'open' or row.get('hub') in (None, UNKNOWN):
+        kind, place = MedirError if row.get('access') == 'licence' else NothingToMeasure, row.get('folder', name)
+        missing = f'there is no folder {place} below $MEDIR_DATA, and its row names no other source'
+        fix = f'put a folder with corpus.jsonl, queries.jsonl and qrels/test.tsv at $MEDIR_DATA/{place}'
+        raise kind(row.get('note', missing), name, fix)
+    fields |= {'kind': row.get('kind', 'retrieval'), 'qrels_hub': row.get('qrels_hub'), 'name': name}
+    own_split = None if split == row.get('split') else split
+    return load_hub(row['hub'], row_revision(name), row.get('configs'), own_split, **fields)
 
 # %% ../../nbs/01_data/12_registered.ipynb #2819e34f
-def load_registered(
-    name: str,
-    split: str | None = None,  # default: that of the row
-    allow_unknown_qrels: bool = False,  # also: any counts
-    query_titles: bool | None = None,  # default: as the row says
-) -> Task:
-    "A registry task, checked against its row."
+def load_registered(name: str, split: str | None = None, allow_unknown_qrels: bool = False, query_titles=None) -> Task:
+    "A registry task, checked against its row; any counts where unknown ids are allowed."
     row = registry('tasks')[name]
     check_task_row(name, row)
     split = split or row.get('split', 'test')
-    titles = row.get('query_titles', False) if query_titles is None else query_titles
     fields = {
         'name': name,
         'measures': tuple(row.get('measures', Task.measures)),
@@ -261,26 +208,21 @@ def load_registered(
         'instructions': row.get('instructions', {}),
         'language': row.get('language', 'en'),
     }
+    titles = row.get('query_titles', False) if query_titles is None else query_titles
+    reading = {**fields, 'allow_unknown_qrels': allow_unknown_qrels, 'query_titles': titles}
     folder, revision = (None, '') if row.get('load') else _row_folder(name, row)
     if make := _EMBEDDED.get(row.get('load')):
         task = replace(make(name, split, **row.get('arguments', {})), **fields)
     elif folder:
-        task = load_folder(folder, split, allow_unknown_qrels, **fields, query_titles=titles)
-        task.revision = revision
+        task = replace(load_folder(folder, split, **reading), revision=revision)
     else:
-        _check_published(name, row)
-        task = _hub_task(row, split, allow_unknown_qrels, **fields, query_titles=titles)
-    if column := row.get('labels'):
-        if folder:
-            queries = json_lines(find_file(folder, 'queries.jsonl', 'query.jsonl'))
-        else:
-            queries = hub_rows(row['hub'], *row['configs']['queries'], row_revision(name))
-        task.labels = _labels(queries, column)
-    task.split, task.registered = split, task.passages is None
+        task = _hub_task(row, split, **reading)
+    if row.get('labels'):
+        task.labels = _labels(name, row, folder)
     kind = row.get('kind', task.kind)
     one_of_pairs = 'pairs' in (kind, task.kind) and kind != task.kind
     check(not one_of_pairs, f'its data are of the kind {task.kind}, its row says {kind}', f'task {name}', 'correct it')
-    task.kind = kind
+    task = replace(task, kind=kind, split=split, registered=task.passages is None)
     if not allow_unknown_qrels:
         check_counts(task, row)
     return task
@@ -315,49 +257,33 @@ def suite_name(
     is_other = not _SUITE.fullmatch(text) or text.endswith('.zip') or text in registry('tasks') or Path(text).exists()
     return '' if is_other else text
 
-# %% ../../nbs/01_data/12_registered.ipynb #6c1b4efb
-def _is_own_folder(name: str) -> bool:
-    "Whether a reader's folder stands in the current one under the name of a registry task."
-    if not any(list(Path(name).glob(file)) for file in ('corpus.jsonl*', 'pairs.jsonl*')):
-        return False
-    note(f'{name} is a folder here and a task of the registry: the folder is read')
-    return True
-
 # %% ../../nbs/01_data/12_registered.ipynb #139f9fb2
 def _find_task(name, split: str | None, lang: str | None, allow_unknown_qrels: bool, query_titles: bool | None) -> Task:
     "The task that `name` means."
     if isinstance(name, Task):
         return name
-    text, titles = str(name), bool(query_titles)
-    own = {'query_titles': titles, 'language': lang}
+    text, known = str(name), registry('tasks')
+    own = {'query_titles': bool(query_titles), 'language': lang}
     published = {**own, 'allow_unknown_qrels': allow_unknown_qrels}
     if text.startswith('mteb:'):
         return load_mteb(text[5:], split, **published)
     if text.startswith('hf:'):
         hub, _, revision = text[3:].partition('@')
         return load_hub(hub, revision or None, split=split, **published)
-    if text in registry('tasks') and not _is_own_folder(text):
+    if text in known and any([*Path(text).glob('corpus.jsonl*'), *Path(text).glob('pairs.jsonl*')]):
+        note(f'{text} is a folder here and a task of the registry: the folder is read')
+    elif text in known:
         kinds = (KeyError, TypeError, AttributeError, ValueError, IndexError, OSError)
         with boundary('it does not load', f'task {text}', 'correct its registry row, or its folder', kinds):
             return load_registered(text, split, allow_unknown_qrels, query_titles)
-    as_folder = (split or 'test', allow_unknown_qrels)
     if text.endswith('.zip'):
-        return load_folder(unpack(name), *as_folder, name=Path(name).stem, **own)
+        return load_folder(unpack(name), split or 'test', name=Path(name).stem, **published)
     check('\0' not in text, f'the name {text[:60]!r} holds a NUL character', None, 'take it out')
     if os.sep in text or Path(name).exists():  # a file is refused by what would be read
-        return load_folder(name, *as_folder, **own)
+        return load_folder(name, split or 'test', **published)
     if suite := suite_name(text):
         check_single_task(suite)
-    hint = f'{nearest(name, registry("tasks"))} A folder may be given by its path'
-    raise MedirError(f'unknown task {text!r}', None, hint)
-
-# %% ../../nbs/01_data/12_registered.ipynb #7c02bc4a
-def _limited(task: Task, limit: int) -> Task:
-    "A smaller pool of a task; what remains is said."
-    small, parts = limit_task(task, limit), ('pairs', 'corpus', 'queries')
-    counts = [0 if getattr(t, part) is None else len(getattr(t, part)) for part in parts for t in (small, task)]
-    tell_limit(small.name, *counts)
-    return small
+    raise MedirError(f'unknown task {text!r}', None, f'{nearest(name, known)} A folder may be given by its path')
 
 # %% ../../nbs/01_data/12_registered.ipynb #5025e811
 @follows_home
@@ -382,7 +308,11 @@ def load_task(
         task = replace(task, language=lang)
     if passages is not None:
         task = replace(task, passages=windows, registered=task.registered and windows is None)
-    return _limited(task, limit) if limit else task
+    if not limit:
+        return task
+    small = limit_task(task, limit)
+    tell_limit(small, task)
+    return small
 
 # %% ../../nbs/01_data/12_registered.ipynb #cdacdf1b
 def expand_tasks(

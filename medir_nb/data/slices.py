@@ -10,9 +10,8 @@ import functools
 import itertools
 from pathlib import Path
 from typing import NamedTuple
+from ..core import MedirError, check, registry
 from ..core.engines import SHARD
-from ..core.errors import MedirError, check
-from ..core.settings import registry
 from .documents import Document, column_names, row_document, whole_text
 from .raw import document_files, format_of, read_file
 from .readers import json_lines, opened, text_lines
@@ -30,35 +29,29 @@ class Slice(NamedTuple):
     line: int = 1  # its number
 
 # %% ../../nbs/01_data/22_slices.ipynb #500e1ed3
-def _json_slices(path: Path, size: int) -> list[Slice]:
-    "The slices of a file of JSON lines, by its lines that are not empty."
-    slices, rows, offset, begin = [], 0, 0, (0, 1)
-    with opened(path) as stream:
-        for number, line in enumerate(stream, 1):
-            if line.strip():
-                if rows and rows % size == 0:
-                    slices.append(Slice(str(path), rows - size, size, *begin))
-                    begin = offset, number
-                rows += 1
-            offset += len(line)
-    done = size * len(slices)
-    return [*slices, Slice(str(path), done, rows - done, *begin)] if rows else slices
-
-
 def _counted_slices(source: str, rows: int, size: int) -> list[Slice]:
     "The slices of what knows how many rows it has."
     return [Slice(source, first, min(size, rows - first)) for first in range(0, rows, size)]
 
-# %% ../../nbs/01_data/22_slices.ipynb #e6ed4a28
+
 def _file_slices(path: Path, size: int) -> list[Slice]:
-    "The slices of a file."
-    if path.suffix in ('.jsonl', '.ndjson'):
-        return _json_slices(path, size)
+    "The slices of a file; one of JSON lines by its lines that are not empty."
     if path.suffix == '.parquet':
         import pyarrow.parquet as pq
 
         return _counted_slices(str(path), pq.ParquetFile(path).metadata.num_rows, size)
-    return [Slice(str(path))]
+    if path.suffix not in ('.jsonl', '.ndjson'):
+        return [Slice(str(path))]
+    begins, rows, offset = [], 0, 0
+    with opened(path) as stream:
+        for number, line in enumerate(stream, 1):
+            if line.strip():
+                begins += [(offset, number)] if rows % size == 0 else []
+                rows += 1
+            offset += len(line)
+    begins[:1] = [(0, 1)] if begins else []
+    slices = _counted_slices(str(path), rows, size)
+    return [part._replace(offset=begin, line=line) for part, (begin, line) in zip(slices, begins, strict=True)]
 
 # %% ../../nbs/01_data/22_slices.ipynb #8a468fd7
 def slices_of(

@@ -8,13 +8,9 @@ __all__ = ['tasks_table', 'suite_table', 'statistics_table']
 # %% ../../nbs/01_data/13_tables.ipynb #8ac858a1
 import numpy as np
 import pandas as pd
-from ..core.errors import MedirError, check
-from ..core.settings import registry
-from ..core.network import without_network
-from ..core.commits import UNKNOWN, recorded_commit
-from .registered import TaskRow
+from ..core import UNKNOWN, MedirError, check, recorded_commit, registry, without_network
+from .registered import TaskRow, expand_tasks, is_git_first, load_task, task_folder
 from .task import Task
-from .registered import expand_tasks, is_git_first, load_task, task_folder
 
 # %% ../../nbs/01_data/13_tables.ipynb #b595ae11
 def _shown_size(row: dict, part: str) -> str:
@@ -24,25 +20,21 @@ def _shown_size(row: dict, part: str) -> str:
     return f'≈{about:,}' if isinstance(about, int) else ''
 
 # %% ../../nbs/01_data/13_tables.ipynb #b5394add
-def _source(row: dict) -> str:
-    "Where anybody gets the data of a row, or what they need."
+def _source(name: str, row: dict, here: bool) -> str:
+    "Where anybody gets the data of a row, or what they need; `here`: where this machine takes them from."
+    access, revision = row.get('access', 'open'), row.get('revision', UNKNOWN)
     if row.get('load'):
         return 'embedded'
-    if (access := row.get('access', 'open')) != 'open':
+    if here and task_folder(name):
+        return '$MEDIR_DATA'
+    if access != 'open':
         return {'licence': 'needs a licence', 'unreleased': 'never released'}[access]
     if is_git_first(row):
         return f'git {row["git"].partition("@")[0]}'
-    return 'Hub' if row.get('hub') else 'your own folder'
-
-# %% ../../nbs/01_data/13_tables.ipynb #3ce338e1
-def _whereabouts(name: str, row: dict) -> str:
-    "Where this machine takes the data of a row from."
-    if task_folder(name) and not row.get('load'):
-        return '$MEDIR_DATA'
-    source = _source(row)
-    if source == 'Hub' and row.get('revision', UNKNOWN) == UNKNOWN:
-        return f'Hub, {recorded_commit(row["hub"], "dataset") or "at the commit that it serves"}'
-    return source
+    if not row.get('hub'):
+        return 'your own folder'
+    is_open = here and revision == UNKNOWN
+    return f'Hub, {recorded_commit(row["hub"], "dataset") or "at the commit that it serves"}' if is_open else 'Hub'
 
 # %% ../../nbs/01_data/13_tables.ipynb #10535a58
 def tasks_table(
@@ -59,7 +51,7 @@ def tasks_table(
             'documents': _shown_size(row, 'documents'),
             'measures': ', '.join(row.get('measures', TaskRow.measures)),
             'folder': '' if row.get('load') else row.get('folder', name),
-            'data': _whereabouts(name, row) if here else _source(row),
+            'data': _source(name, row, here),
         }
         for name, row in registry('tasks').items()
     ]
@@ -79,7 +71,7 @@ def suite_table(
     ]
     return pd.DataFrame(table)
 
-# %% ../../nbs/01_data/13_tables.ipynb #24c5f0bd
+# %% ../../nbs/01_data/13_tables.ipynb #c29755df
 _SIDES = ('query', 'document')
 
 
@@ -87,56 +79,38 @@ def _number(value):
     return value if isinstance(value, (int, float)) else None
 
 
-def _characters_a_unit(lengths: dict, printed: dict) -> dict:
-    "How many characters stand in the unit of a printed length, for each side of which both are known."
-    ratios = {}
-    for side in _SIDES:
-        characters, printed_length = lengths.get(f'{side} characters'), printed[f'printed {side} length']
-        if characters and printed_length:
-            ratios[f'characters a unit, {side}'] = characters / printed_length
-    return ratios
-
-# %% ../../nbs/01_data/13_tables.ipynb #c29755df
 def _registry_sizes(row: dict) -> dict:
     "Sizes and mean lengths as a row states them, and how many characters the printed unit of length holds."
     queries, judged = _number(row.get('queries')), _number(row.get('relevant', row.get('qrels')))
+    mean, printed = ([_number(row.get(f'{how}_{side}_length')) for side in _SIDES] for how in ('mean', 'printed'))
     unit = row.get('length_unit')
-    lengths = {}
-    if unit not in (None, 'unknown'):
-        lengths = {f'{side} {unit}': _number(row.get(f'mean_{side}_length')) for side in _SIDES}
-    printed = {f'printed {side} length': _number(row.get(f'printed_{side}_length')) for side in _SIDES}
-    has_distinct = 'distinct_documents' in row
-    return {
+    sizes = {
         'queries': queries,
         'documents': _number(row.get('documents')),
-        'repeated ids': row['documents'] - row['distinct_documents'] if has_distinct else None,
+        'repeated ids': row['documents'] - row['distinct_documents'] if 'distinct_documents' in row else None,
         'relevant per query': judged / queries if judged and queries else None,
-        **lengths,
-        **printed,
-        **_characters_a_unit(lengths, printed),
     }
-
-# %% ../../nbs/01_data/13_tables.ipynb #0c5bc09e
-def _mean_length(texts, size) -> float:
-    "The mean `size` of the texts of a corpus, read in blocks."
-    lengths = [size(text) for start in range(0, len(texts), 10_000) for text in texts.texts(start, start + 10_000)]
-    return float(np.mean(lengths))
+    if unit not in (None, 'unknown'):
+        sizes |= {f'{side} {unit}': length for side, length in zip(_SIDES, mean, strict=True)}
+    sizes |= {f'printed {side} length': length for side, length in zip(_SIDES, printed, strict=True)}
+    known = zip(_SIDES, mean, printed, strict=True) if unit == 'characters' else ()
+    return sizes | {f'characters a unit, {side}': n / units for side, n, units in known if n and units}
 
 # %% ../../nbs/01_data/13_tables.ipynb #d20700bb
 def _measured_sizes(task: Task) -> dict:
     "The same of the data."
     repeated = task.report['repeated_document_ids']
-    lengths = {}
-    for side, texts in zip(_SIDES, (task.queries, task.corpus), strict=True):
-        lengths[f'{side} characters'] = _mean_length(texts, len)
-        lengths[f'{side} words'] = _mean_length(texts, lambda text: len(text.split()))
-    return {
+    sizes = {
         'queries': len(task.queries),
         'documents': len(task.corpus) + repeated,
         'repeated ids': repeated,
         'relevant per query': task.report['relevant_per_query'],
-        **lengths,
     }
+    for side, texts in zip(_SIDES, (task.queries, task.corpus), strict=True):
+        blocks = (texts.texts(start, start + 10_000) for start in range(0, len(texts), 10_000))
+        lengths = [(len(text), len(text.split())) for block in blocks for text in block]
+        sizes[f'{side} characters'], sizes[f'{side} words'] = np.mean(lengths, axis=0).tolist()
+    return sizes
 
 # %% ../../nbs/01_data/13_tables.ipynb #5eac9b64
 def statistics_table(

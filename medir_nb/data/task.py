@@ -12,24 +12,12 @@ from functools import cached_property
 from pathlib import Path
 import numpy as np
 import pandas as pd
-from ..core.errors import MedirError, check, checked
-from ..core.files import fingerprint
-from ..core.console import counted, note
+from ..core import MedirError, check, checked, fingerprint, note
+from ..core.console import counted
 from .corpus import Corpus, Queries
 from .languages import language_of
 from .readers import placed_rows, read_grade, row_judgements, text_lines, texts_in_memory
 from .passage_splitter import Passages, PassageSplitter, expand_to_passages, passage_corpus
-
-# %% ../../nbs/01_data/04_task.ipynb #9c458f34
-def _sizes(task) -> str:
-    "How much a task holds, in words."
-    queries = counted(len(task.queries), 'query', 'queries')
-    return f'{queries}, {counted(len(task.corpus), "document")}, {counted(len(task.qrels), "judgement")}'
-
-
-def _cells(frame: pd.DataFrame | None):
-    "The cells of a frame as text, for a hash."
-    return None if frame is None else frame.astype(str).values.tolist()
 
 # %% ../../nbs/01_data/04_task.ipynb #7744fe5d
 @dataclass
@@ -63,9 +51,9 @@ class Task:
     def fingerprint(self) -> str:
         "A hash of everything that can change a score."
         texts = [part.fingerprint if part is not None else None for part in (self.queries, self.corpus)]
-        discarded = [] if self.discarded is None else [_cells(self.discarded)]
-        listed = *map(_cells, (self.qrels, self.pairs, self.candidates)), *discarded
-        return fingerprint(self.kind, texts, *listed, *([self.passages.mapping()] if self.passages else []))
+        frames = [self.qrels, self.pairs, self.candidates, *([] if self.discarded is None else [self.discarded])]
+        cells = [None if frame is None else frame.astype(str).values.tolist() for frame in frames]
+        return fingerprint(self.kind, texts, *cells, *([self.passages.mapping()] if self.passages else []))
 
     def instruction(self, key: str = 'default') -> str:
         "The task's instruction under `key`, else ''."
@@ -85,49 +73,44 @@ class Task:
         return replace(self, corpus=table, **listed)
 
     def __repr__(self):
-        size = counted(len(self.pairs), 'pair') if self.kind == 'pairs' else _sizes(self)
+        parts = [(self.pairs, 'pair')]
+        if self.kind != 'pairs':
+            parts = [(self.queries, 'query', 'queries'), (self.corpus, 'document'), (self.qrels, 'judgement')]
+        size = ', '.join(counted(len(part), *words) for part, *words in parts)
         cut = f'; passages {self.passages}' if self.passages else ''
         return f'Task({self.name!r}, {self.kind}, {self.split}, {self.language}: {size}{cut})'
 
 # %% ../../nbs/01_data/04_task.ipynb #227bd2a7
-def _known_rows(
-    frame: pd.DataFrame,
-    column: str,  # doc_id or query_id
-    known_ids,
-    allow: bool,  # drop and count what is unknown, instead of refusing it
-    report: dict,  # gets the count
-    role: str = 'judged',  # what the ids are, for the message
-) -> pd.DataFrame:
-    "The rows of `frame` whose `column` is among `known_ids`."
+def _known_rows(frame: pd.DataFrame, column: str, known_ids, allow: bool, report: dict, role: str = 'judged'):
+    "The rows whose `column` is among `known_ids`; others are refused under their `role`, or dropped and counted."
     is_unknown = ~frame[column].isin(known_ids)
     if not is_unknown.any():
         return frame
     what, part = ('document', 'corpus') if column == 'doc_id' else ('query', 'queries')
     count, first = int(is_unknown.sum()), int(np.flatnonzero(is_unknown)[0])
-    if not allow:
-        places = frame.attrs.get('where') or [None] * len(frame)
-        fault = f'{what} {frame[column].iloc[first]!r} is {role} but not in the {part} ({count:,} such lines)'
-        fix = f'add the {what}, or allow it with --allow-unknown-qrels if this is meant as a subset'
-        raise MedirError(fault, places[first], fix)
+    places = frame.attrs.get('where') or [None] * len(frame)
+    fault = f'{what} {frame[column].iloc[first]!r} is {role} but not in the {part} ({count:,} such lines)'
+    fix = f'add the {what}, or allow it with --allow-unknown-qrels if this is meant as a subset'
+    check(allow, fault, places[first], fix)
     counted = {'judged': 'judgements', 'discarded': 'discarded_pairs'}.get(role, 'candidates')
     report[f'{counted}_of_unknown_{what}'] = count
     return frame[~is_unknown]
 
 # %% ../../nbs/01_data/04_task.ipynb #e764c524
-@functools.cache
-def _tell_unread_titles(name: str, titled: int, queries: int):
-    "Say once a process that the titles of a task's queries are not read."
-    fact = f'{titled:,} of {queries:,} queries have a title, which is not read (BEIR and mteb take the text alone)'
-    note(f'{name}: {fact}; query_titles=True or --query-titles puts it before the text')
+_say_once = functools.cache(note)  # in a process
 
 
-def _text_alone(queries: Queries) -> tuple[Queries, int]:
-    "`queries` without their titles, and how many had one."
+def _text_alone(name: str, queries: Queries) -> tuple[Queries, int]:
+    "The queries of a task without their titles, and how many had one, which is said."
     import pyarrow as pa
 
     titled = sum(bool(title) for title in queries.table['title'].to_pylist())
     if not titled:
         return queries, 0
+    which = (
+        f'{titled:,} of {len(queries):,} queries have a title, which is not read (BEIR and mteb take the text alone)'
+    )
+    _say_once(f'{name}: {which}; query_titles=True or --query-titles puts it before the text')
     empty = pa.array([''] * len(queries), pa.large_string())
     return Queries(queries.table.set_column(1, 'title', empty)), titled
 
@@ -136,47 +119,41 @@ def read_candidates(
     path: str | Path,  # query and document, tab-separated; more columns are not read
 ) -> pd.DataFrame:
     "A candidate list as `query_id, doc_id`, with its places in `attrs['where']`."
-    rows = [(line.split('\t'), where) for line, where in text_lines(Path(path))]
-    if rows and {cell.strip() for cell in rows[0][0]} >= {'query-id', 'corpus-id'}:  # the header of BEIR's qrels
+    rows = [([cell.strip() for cell in line.split('\t')], where) for line, where in text_lines(Path(path))]
+    if rows and {*rows[0][0]} >= {'query-id', 'corpus-id'}:  # the header of BEIR's qrels
         del rows[0]
     for cells, where in rows:
         check(len(cells) >= 2, 'a candidate needs a query and a document', where, 'separate the two ids by a tab')
-    frame = pd.DataFrame([[c.strip() for c in cells[:2]] for cells, _ in rows], columns=['query_id', 'doc_id'])
+    frame = pd.DataFrame([cells[:2] for cells, _ in rows], columns=['query_id', 'doc_id'])
     frame.attrs['where'] = [where for _, where in rows]
     return frame
 
-
+# %% ../../nbs/01_data/04_task.ipynb #27b22d56
 _LISTED = {'candidates': ('a candidate', 'given candidates'), 'discarded': ('discarded', 'discarded')}
 
 
-def _usable_pairs(kind: str, listed, queries: Queries, corpus: Corpus, judged_ids: set, allow: bool, report: dict):
+def _usable_pairs(kind: str, listed, queries: Queries, corpus: Corpus, qrels, allow: bool, report: dict, place: str):
     "The listed pairs of judged queries: candidates, or pairs that were discarded."
+    is_listed = isinstance(listed, pd.DataFrame) and {'query_id', 'doc_id'} <= {*listed.columns}
+    check(is_listed, f'{kind} are no pairs', place, 'give a data frame with the columns query_id and doc_id')
     of_document, of_query = _LISTED[kind]
     usable = _known_rows(listed, 'doc_id', corpus._position.keys(), allow, report, of_document)
     if 'where' in usable.attrs:  # a list of the reader's own, in which an unknown query is a mistake
         usable = _known_rows(usable, 'query_id', queries._position.keys(), allow, report, of_query)
-    return usable[usable.query_id.isin(judged_ids)].reset_index(drop=True)
-
-# %% ../../nbs/01_data/04_task.ipynb #7006a6ec
-def _refuse_judged(discarded: pd.DataFrame, qrels: pd.DataFrame, place: str):
-    "Refuse a pair that is judged and discarded."
-    both = discarded.merge(qrels, on=['query_id', 'doc_id'])
-    if len(both):
-        what = f'query {both.query_id[0]!r} and document {both.doc_id[0]!r} are judged and discarded'
+    judged_ids = set(qrels.query_id)
+    usable = usable[usable.query_id.isin(judged_ids)].reset_index(drop=True)
+    if kind == 'candidates':
+        check(len(usable), 'no judged query has a candidate', place, 'check that candidates and qrels belong together')
+        report['queries_without_candidates'] = len(judged_ids - set(usable.query_id))
+        return usable
+    both = usable.merge(qrels, on=['query_id', 'doc_id'])
+    for query_id, doc_id in zip(both.query_id, both.doc_id):
+        what = f'query {query_id!r} and document {doc_id!r} are judged and discarded'
         raise MedirError(what, place, 'remove the pair from one of the two')
+    report['discarded_pairs'] = len(usable)
+    return usable
 
 # %% ../../nbs/01_data/04_task.ipynb #7e1d0c53
-def _intake_report(queries: Queries, corpus: Corpus) -> dict:
-    "What was counted while the texts were read."
-    return {
-        'documents': len(corpus),
-        'empty_documents': corpus.report.get('empty_documents', 0),
-        'repeated_document_ids': corpus.report.get('repeated_ids', 0),
-        'queries_in_file': len(queries),
-        'repeated_query_ids': queries.report.get('repeated_ids', 0),
-    }
-
-
 def _judgement_report(queries: Queries, qrels: pd.DataFrame) -> dict:
     "What the judgements hold; `queries` are those that are judged."
     relevant = qrels[qrels.relevance > 0].groupby('query_id').size()
@@ -206,28 +183,20 @@ def build_task(
     place, allow = where or name, allow_unknown_qrels
     check(len(corpus), 'the corpus is empty', place, 'put at least one document into it')
     check(len(queries), 'there are no queries', place, 'put at least one query into it')
-    report = _intake_report(queries, corpus)
+    report = {'documents': len(corpus), 'empty_documents': corpus.report.get('empty_documents', 0)}
+    report |= {'repeated_document_ids': corpus.report.get('repeated_ids', 0), 'queries_in_file': len(queries)}
+    report['repeated_query_ids'] = queries.report.get('repeated_ids', 0)
     qrels = _known_rows(qrels, 'doc_id', corpus._position.keys(), allow, report)
     qrels = _known_rows(qrels, 'query_id', queries._position.keys(), allow, report).reset_index(drop=True)
     what, fix = 'no judgement names a known query and document', 'check that qrels, queries and corpus belong together'
     check(len(qrels), what, place, fix)
-    judged_ids = set(qrels.query_id)
     for kind in [kind for kind in _LISTED if fields.get(kind) is not None]:
-        is_listed = isinstance(fields[kind], pd.DataFrame) and {'query_id', 'doc_id'} <= {*fields[kind].columns}
-        check(is_listed, f'{kind} are no pairs', place, 'give a data frame with the columns query_id and doc_id')
-        fields[kind] = _usable_pairs(kind, fields[kind], queries, corpus, judged_ids, allow, report)
-    if fields.get('candidates') is not None:
-        fix = 'check that candidates and qrels belong together'
-        check(len(fields['candidates']), 'no judged query has a candidate', place, fix)
-        report['queries_without_candidates'] = len(judged_ids - set(fields['candidates'].query_id))
-    if fields.get('discarded') is not None:
-        _refuse_judged(fields['discarded'], qrels, place)
-        report['discarded_pairs'] = len(fields['discarded'])
+        fields[kind] = _usable_pairs(kind, fields[kind], queries, corpus, qrels, allow, report, place)
+    judged_ids = set(qrels.query_id)
     queries = queries.take([i for i, query_id in enumerate(queries.ids) if query_id in judged_ids])
-    queries, unread_titles = (queries, 0) if query_titles else _text_alone(queries)
+    queries, unread_titles = (queries, 0) if query_titles else _text_alone(name, queries)
     report |= _judgement_report(queries, qrels)
     if unread_titles:
-        _tell_unread_titles(name, unread_titles, len(queries))
         report['query_titles_unread'] = unread_titles
     language = language or language_of(corpus, queries, place)
     parts = {'queries': queries, 'corpus': corpus, 'qrels': qrels}
@@ -241,15 +210,6 @@ _FRAME_NAMES = {
 }  # what PyTerrier, ir_datasets and Pyserini call them; those of judgements are `row_judgements`'
 
 
-def _usual_columns(frame: pd.DataFrame, what: str) -> pd.DataFrame:
-    "A frame whose id and text have their usual names."
-    renamed = {}
-    for usual, others in _FRAME_NAMES[what].items():
-        if not {usual, f'_{usual}'} & set(frame):
-            renamed |= {name: usual for name in others if name in frame and usual not in renamed.values()}
-    return frame.rename(columns=renamed)
-
-
 @checked
 def task_from_frames(
     corpus: pd.DataFrame | list,  # id (or docno …), text, and title where there is one; a list of mappings likewise
@@ -259,15 +219,18 @@ def task_from_frames(
     **fields,  # of `build_task` and `Task`
 ) -> Task:
     "A task from data frames."
-    frames = []
-    for rows, what in ((queries, 'queries'), (corpus, 'corpus'), (qrels, 'qrels')):
+    tables = {}
+    for what, rows in (('queries', queries), ('corpus', corpus), ('qrels', qrels)):
         are_rows = isinstance(rows, pd.DataFrame) or all(isinstance(row, dict) for row in rows)
         check(are_rows, f'the {what} are no rows', name, "give a data frame, or a list of {'id': …, 'text': …}")
-        frames.append(_usual_columns(pd.DataFrame(rows), what))
-    query_rows, corpus_rows, qrel_rows = (frame.to_dict('records') for frame in frames)
-    query_table = texts_in_memory(query_rows, f'{name} queries', Queries)
-    corpus_table = texts_in_memory(corpus_rows, f'{name} corpus')
-    judged = row_judgements(placed_rows(qrel_rows, f'{name} qrels'))
+        frame = pd.DataFrame(rows)
+        for usual, others in _FRAME_NAMES[what].items():
+            named = [other for other in others if other in frame and not {usual, f'_{usual}'} & set(frame)]
+            frame = frame.rename(columns=dict.fromkeys(named[:1], usual))
+        tables[what] = frame.to_dict('records')
+    query_table = texts_in_memory(tables['queries'], f'{name} queries', Queries)
+    corpus_table = texts_in_memory(tables['corpus'], f'{name} corpus')
+    judged = row_judgements(placed_rows(tables['qrels'], f'{name} qrels'))
     rows = [(query_id, doc_id, read_grade(grade, where)) for query_id, doc_id, grade, where in judged]
     judgements = pd.DataFrame(rows, columns=['query_id', 'doc_id', 'relevance'])
     return build_task(name, query_table, corpus_table, judgements, **fields)
@@ -277,45 +240,21 @@ def pool_tasks(tasks: list[Task]) -> list[Task]:
     "Each of `tasks` on the corpus of all, as `NAME[pooled]`; document ids are `NAME/ID`."
     import pyarrow as pa
 
-    names = [task.name for task in tasks]
-    for name in names:
+    names, tables, pooled = [task.name for task in tasks], [], []
+    for name, task in zip(names, tasks, strict=True):
         check(names.count(name) == 1, f'two tasks are called {name!r}', 'pool_tasks', 'name each of them once')
-    ids = [pa.array([f'{task.name}/{doc_id}' for doc_id in task.corpus.ids], pa.large_string()) for task in tasks]
-    tables = [task.corpus.table.set_column(0, 'id', named) for task, named in zip(tasks, ids, strict=True)]
+        ids = pa.array([f'{name}/{doc_id}' for doc_id in task.corpus.ids], pa.large_string())
+        tables.append(task.corpus.table.set_column(0, 'id', ids))
     corpus = Corpus(pa.concat_tables(tables, promote_options='default').combine_chunks())
-    pooled = []
-    for task in tasks:
-        qrels = task.qrels.assign(doc_id=f'{task.name}/' + task.qrels.doc_id)
-        discarded = task.discarded
-        if discarded is not None:
-            discarded = discarded.assign(doc_id=f'{task.name}/' + discarded.doc_id)
+    for name, task in zip(names, tasks, strict=True):
+        listed = {part: getattr(task, part) for part in ('qrels', 'discarded') if getattr(task, part) is not None}
+        listed = {part: frame.assign(doc_id=f'{name}/' + frame.doc_id) for part, frame in listed.items()}
         report = {**task.report, 'documents': len(corpus)}
-        name = f'{task.name}[pooled]'
-        changed = {'corpus': corpus, 'qrels': qrels, 'discarded': discarded, 'report': report}
-        pooled.append(replace(task, name=name, **changed, registered=False))
+        pooled.append(replace(task, name=f'{name}[pooled]', corpus=corpus, **listed, report=report, registered=False))
     return pooled
 
-# %% ../../nbs/01_data/04_task.ipynb #7cc9a0c5
-def _fitting_queries(task: Task, limit: int) -> tuple[list, dict]:
-    "The first queries whose judged documents fit together into `limit`, and these documents (the keys, in order)."
-    judged, query_ids, doc_ids = {}, [], {}
-    for query_id, doc_id in zip(task.qrels.query_id, task.qrels.doc_id, strict=True):
-        judged.setdefault(query_id, []).append(doc_id)
-    for query_id in task.queries.ids:
-        more = dict.fromkeys([*doc_ids, *judged[query_id]])
-        if len(more) > limit:
-            break
-        query_ids.append(query_id)
-        doc_ids = more
-    what = f'the first query alone has {len(judged[task.queries.ids[0]])} judged documents'
-    check(query_ids, what, f'--limit {limit}', 'raise the limit')
-    return query_ids, doc_ids
-
 # %% ../../nbs/01_data/04_task.ipynb #5fa250ad
-_KEPT_FIELDS = (
-    *('kind', 'split', 'language', 'measures', 'instructions', 'groups', 'labels', 'revision', 'passages'),
-    'judged_from',
-)
+_KEPT_FIELDS = 'kind split language measures instructions groups labels revision passages judged_from'.split()
 
 
 def part_of_task(
@@ -350,22 +289,32 @@ def limit_task(
     name = f'{task.name}[limit={limit}]'
     if task.kind == 'pairs':
         return replace(task, name=name, pairs=task.pairs.head(limit), registered=False)
-    query_ids, doc_ids = _fitting_queries(task, limit)
+    judged, query_ids, doc_ids = task.qrels.groupby('query_id').doc_id.apply(list), [], {}
+    for query_id in task.queries.ids:
+        more = {**doc_ids, **dict.fromkeys(judged[query_id])}
+        if len(more) > limit:
+            break
+        query_ids.append(query_id)
+        doc_ids = more
+    what = f'the first query alone has {len(judged[task.queries.ids[0]])} judged documents'
+    check(query_ids, what, f'--limit {limit}', 'raise the limit')
     with_others = {**doc_ids, **dict.fromkeys(task.corpus.ids[:limit])}
     return part_of_task(task, name, query_ids, list(with_others)[:limit])
 
 # %% ../../nbs/01_data/04_task.ipynb #7ef0444a
-@functools.cache
-def tell_limit(
-    name: str, pairs: int, all_pairs: int, documents: int, all_documents: int, queries: int, all_queries: int
-):
+def tell_limit(small: Task, task: Task):
     "Say once a process what a limit left of a task, and that fewer queries are an easier task."
-    if pairs < all_pairs:
-        return note(f'{name}: {pairs:,} of {all_pairs:,} pairs remain')
-    if documents == all_documents and queries == all_queries:
-        return None
-    text = f'{name}: {documents:,} of {all_documents:,} documents and {queries:,} of {all_queries:,} queries remain'
+    if task.kind == 'pairs':
+        if len(small.pairs) < len(task.pairs):
+            _say_once(f'{small.name}: {len(small.pairs):,} of {len(task.pairs):,} pairs remain')
+        return
+    documents, all_documents = len(small.corpus), len(task.corpus)
+    queries, all_queries = len(small.queries), len(task.queries)
+    text = (
+        f'{small.name}: {documents:,} of {all_documents:,} documents and {queries:,} of {all_queries:,} queries remain'
+    )
     if queries < all_queries:
         left_out = f'the judged documents of {all_queries - queries:,} queries do not fit'
         text += f'; {left_out}, and a score on {queries:,} of them is one of an easier task: raise the limit'
-    return note(text)
+    if (documents, queries) != (all_documents, all_queries):
+        _say_once(text)

@@ -18,44 +18,31 @@ import zipfile
 import zlib
 from pathlib import Path
 import pandas as pd
-from ..core.errors import MedirError, cause_of, check, nearest
-from ..core.files import file_fingerprint, json_mapping, lock
-from ..core.places import home
-from ..core.settings import read_yaml
+from ..core import MedirError, cause_of, check, file_fingerprint, home, json_mapping, lock, nearest, read_yaml
 from .corpus import Corpus, Queries
 from .readers import cached_table, find_file, first_value, json_lines, plain_text, read_qrels
 from .languages import known_language
 from .task import Task, build_task, read_candidates
 from .passage_splitter import PassageSplitter, parse_windows
 
-# %% ../../nbs/01_data/05_task_folders.ipynb #17231557
-def _read_pair(row: dict, where: str) -> tuple[str, str, float]:
-    first, second, score = (first_value(row, (name,), where) for name in ('sentence1', 'sentence2', 'score'))
-    sentences = plain_text(first, where), plain_text(second, where)
-    try:
-        number = float(score)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    what = f'score {plain_text(score, where)[:60]!r} is no number'
-    check(math.isfinite(number), what, where, 'write a number')
-    return *sentences, number
-
 # %% ../../nbs/01_data/05_task_folders.ipynb #bebcfd79
 def sentence_pair_task(
-    path: Path | None,  # pairs.jsonl, or None where `rows` are given
-    split='test',
-    rows=None,  # of `(JSON row, where)`
-    name='pairs',
-    language=None,  # None: by the script of the sentences
-    query_titles=False,  # taken as by other loaders; sentences have no titles
-    **fields,  # of `Task`
+    path: Path | None, split='test', rows=None, name='pairs', language=None, query_titles=False, **fields
 ) -> Task:
-    "A sentence-similarity task."
-    sentences = [_read_pair(row, where) for row, where in (rows if rows is not None else json_lines(path))]
-    check(sentences, 'no pairs', path or name, 'put at least one pair into it')
-    pairs = pd.DataFrame(sentences, columns=['sentence1', 'sentence2', 'score'])
-    empty_sentences = int((pairs[['sentence1', 'sentence2']] == '').sum().sum())
-    report = {'pairs': len(pairs), 'empty_sentences': empty_sentences}
+    "A sentence-similarity task of pairs.jsonl, or of `(JSON row, where)`; sentences have no titles to read."
+    pairs = []
+    for row, where in rows if rows is not None else json_lines(path):
+        first, second, score = (first_value(row, (part,), where) for part in ('sentence1', 'sentence2', 'score'))
+        try:
+            number = float(score)
+        except (TypeError, ValueError, OverflowError):
+            number = math.nan
+        is_number = math.isfinite(number)
+        check(is_number, f'score {plain_text(score, where)[:60]!r} is no number', where, 'write a number')
+        pairs.append((plain_text(first, where), plain_text(second, where), number))
+    check(pairs, 'no pairs', path or name, 'put at least one pair into it')
+    pairs = pd.DataFrame(pairs, columns=['sentence1', 'sentence2', 'score'])
+    report = {'pairs': len(pairs), 'empty_sentences': int((pairs[['sentence1', 'sentence2']] == '').sum().sum())}
     language = language or known_language(pairs.sentence1[:300], str(path or name))
     fields = {'measures': ('Spearman', 'Pearson'), 'source': str(path or ''), **fields, 'kind': 'pairs'}
     return Task(name, pairs=pairs, split=split, report=report, language=language, **fields)
@@ -115,100 +102,75 @@ _ZIP_FILES, _ZIP_BYTES, ZIP_RATIO = 1_000, 8 << 30, 200  # most files, bytes in 
 _ZIP_KINDS = ('.jsonl', '.json', '.tsv', '.txt', '.gz')
 
 
-def _path_parts(entry) -> list[str]:
-    return re.split(r'[\\/]', entry.filename)
-
-
 def leads_out(entry) -> bool:
     "Whether the name of an entry leads out of the folder that it is unpacked into."
-    parts = _path_parts(entry)
-    is_absolute = entry.filename.startswith(('/', '\\')) or ':' in parts[0]
-    return is_absolute or '..' in parts or '\0' in entry.orig_filename
-
-
-def _is_wanted(entry) -> bool:
-    "Whether an entry is a file that a task may consist of."
-    parts = _path_parts(entry)
-    is_hidden = parts[0] == '__MACOSX' or parts[-1].startswith('.')
-    return not entry.is_dir() and not is_hidden and entry.filename.endswith(_ZIP_KINDS)
+    first, *others = re.split(r'[\\/]', entry.filename)
+    is_absolute = entry.filename.startswith(('/', '\\')) or ':' in first
+    return is_absolute or '..' in (first, *others) or '\0' in entry.orig_filename
 
 # %% ../../nbs/01_data/05_task_folders.ipynb #3861d4a3
-def _refuse_entry(entry, why: str, path: Path):
-    fix = 'unpack it yourself after a look at it, and name the folder'
-    raise MedirError(f'entry {entry.filename!r} {why}', path, fix)
-
-
 def _members(archive, path: Path) -> list:
     "The files of a zip archive that may be unpacked; one odd entry refuses it."
     members, names, size = [], set(), 0
     for entry in archive.infolist():
-        if leads_out(entry):
-            _refuse_entry(entry, 'leads out of the folder', path)
-        if stat.S_IFMT(entry.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
-            _refuse_entry(entry, 'is a link or no plain file', path)
-        if not _is_wanted(entry):
-            continue
-        if entry.flag_bits & 1:
-            _refuse_entry(entry, 'is encrypted', path)
-        if entry.filename.lower() in names:
-            _refuse_entry(entry, 'stands twice', path)
-        size += entry.file_size
-        names.add(entry.filename.lower())
-        members.append(entry)
-        if len(members) > _ZIP_FILES:
-            _refuse_entry(entry, f'is one of more than {_ZIP_FILES:,} files', path)
-        if size > _ZIP_BYTES or entry.file_size > max(1 << 20, ZIP_RATIO * entry.compress_size):
-            _refuse_entry(entry, f'swells to {entry.file_size:,} bytes from {entry.compress_size:,}', path)
+        parts, name = re.split(r'[\\/]', entry.filename), entry.filename.lower()
+        is_hidden = parts[0] == '__MACOSX' or parts[-1].startswith('.')
+        is_wanted = not entry.is_dir() and not is_hidden and entry.filename.endswith(_ZIP_KINDS)
+        size += entry.file_size * is_wanted
+        swells = size > _ZIP_BYTES or entry.file_size > max(1 << 20, ZIP_RATIO * entry.compress_size)
+        is_plain = stat.S_IFMT(entry.external_attr >> 16) in (0, stat.S_IFREG, stat.S_IFDIR)
+        faults = {
+            'leads out of the folder': leads_out(entry),
+            'is a link or no plain file': not is_plain,
+            'is encrypted': is_wanted and entry.flag_bits & 1,
+            'stands twice': is_wanted and name in names,
+            f'is one of more than {_ZIP_FILES:,} files': is_wanted and len(members) >= _ZIP_FILES,
+            f'swells to {entry.file_size:,} bytes from {entry.compress_size:,}': is_wanted and swells,
+        }
+        fix = 'unpack it yourself after a look at it, and name the folder'
+        for why in [why for why, is_so in faults.items() if is_so]:
+            raise MedirError(f'entry {entry.filename!r} {why}', path, fix)
+        if is_wanted:
+            names.add(name)
+            members.append(entry)
     return members
 
 # %% ../../nbs/01_data/05_task_folders.ipynb #79c72fc0
 _BROKEN_ZIP = (
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-    EOFError,
-    NotImplementedError,
-    RuntimeError,
-    ValueError,
-    struct.error,
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error),
+    *(EOFError, NotImplementedError, RuntimeError, ValueError),
 )
 
 # %% ../../nbs/01_data/05_task_folders.ipynb #1aea08f0
 def _extract(path: Path, folder: Path):
     "Unpack the files of a zip archive into `folder`, which is whole or absent."
-    with (
-        zipfile.ZipFile(path) as archive,
-        tempfile.TemporaryDirectory(prefix='.zip-', dir=folder.parent) as new,
-    ):
-        for entry in _members(archive, path):
-            target = Path(new) / 'task' / entry.filename
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with archive.open(entry) as packed, open(target, 'wb') as stream:
-                shutil.copyfileobj(packed, stream, 1 << 20)
-        if (Path(new) / 'task').is_dir():
-            os.replace(Path(new) / 'task', folder)
-
-
-def _unpacking_fault(error: Exception, path: Path, folder: Path) -> MedirError:
-    if isinstance(error, OSError) and error.errno is not None:
-        fix = 'make room, or set another home folder'
-        return MedirError(f'it cannot be unpacked ({error.strerror})', folder, fix)
-    return MedirError(f'broken zip file ({cause_of(error)})', path, 'fetch it again')  # OSError: of the bzip2 reader
+    try:
+        with (
+            zipfile.ZipFile(path) as archive,
+            tempfile.TemporaryDirectory(prefix='.zip-', dir=folder.parent) as new,
+        ):
+            for entry in _members(archive, path):
+                target = Path(new) / 'task' / entry.filename
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with archive.open(entry) as packed, open(target, 'wb') as stream:
+                    shutil.copyfileobj(packed, stream, 1 << 20)
+            if (Path(new) / 'task').is_dir():
+                os.replace(Path(new) / 'task', folder)
+    except (OSError, *_BROKEN_ZIP) as e:
+        if isinstance(e, OSError) and e.errno is not None:  # else of the bzip2 reader
+            what = f'it cannot be unpacked ({e.strerror})'
+            raise MedirError(what, folder, 'make room, or set another home folder') from None
+        raise MedirError(f'broken zip file ({cause_of(e)})', path, 'fetch it again') from None
 
 # %% ../../nbs/01_data/05_task_folders.ipynb #66563794
-def unpack(
-    path: str | Path,  # a zip file with the files of one task, in any folder inside
-) -> Path:
-    "The folder with the task of a zip file, unpacked once below the home folder."
+def unpack(path: str | Path) -> Path:
+    "The folder with the task of a zip file (its files in any folder inside), unpacked once below the home folder."
     path = Path(path)
     check(path.is_file(), 'no such file', path, 'give a zip file with corpus.jsonl, query.jsonl and qrels')
     folder = home() / 'corpora' / f'zip-{file_fingerprint(path)}'
     with lock(folder):
         if not folder.is_dir():
-            try:
-                _extract(path, folder)
-            except (OSError, *_BROKEN_ZIP) as e:
-                raise _unpacking_fault(e, path, folder) from None
+            _extract(path, folder)
     tasks = sorted({corpus.parent for corpus in folder.rglob('corpus.jsonl*')})
     what = f'{len(tasks)} folders with a corpus.jsonl' if tasks else 'no corpus.jsonl in it'
     check(len(tasks) == 1, what, path, 'give one zip file a task, with corpus.jsonl, query.jsonl and qrels')

@@ -8,7 +8,6 @@ __all__ = ['KINDS_OF_PAIRS', 'PairSettings', 'make_pairs', 'report_path', 'write
 # %% ../../nbs/01_data/23_text_pairs.ipynb #3f35a67d
 import itertools
 import json
-import os
 import random
 import re
 from collections import Counter
@@ -16,11 +15,10 @@ from collections.abc import Iterable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 import numpy as np
-from ..core.errors import check, nearest
+from ..core import atomic_path, check, nearest, parse_json, read_json
 from .documents import Document, whole_text
 from .raw import content_hash
 from .passage_splitter import CJK
-from ..core.files import atomic_path, parse_json, read_json
 from .readers import text_lines
 
 # %% ../../nbs/01_data/23_text_pairs.ipynb #70027dec
@@ -59,60 +57,42 @@ def word_spans(text: str) -> list[tuple[int, int]]:
     return [match.span() for match in WORD.finditer(text)]
 
 
-def has_words(
-    text: str,
-    n: int,  # words
-) -> bool:
+def has_words(text: str, n: int) -> bool:
     "Whether a text has `n` words; no more of it is read."
     return next(itertools.islice(WORD.finditer(text), n - 1, None), None) is not None
 
 # %% ../../nbs/01_data/23_text_pairs.ipynb #92f46452
-def random_crop_pair(
-    text: str,
-    places: list[tuple[int, int]],  # of its words, of which the passages are made
-    settings: PairSettings,
-    rng: random.Random,
-) -> tuple[str, str]:
-    "Two disjoint passages of a text, in random order."
+def random_crop_pair(text: str, places: list, settings: PairSettings, rng: random.Random) -> tuple[str, str]:
+    "Two disjoint passages of a text, made of the words at `places`, in random order."
     n = len(places)
     least = min(max(settings.fewest_words, int(settings.shortest * n)), settings.most_words)
     most = max(least, min(settings.most_words, int(settings.longest * n)))
-    lengths = rng.randint(least, most), rng.randint(least, most)
-    before, up_to_second = sorted(rng.randint(0, n - sum(lengths)) for _ in range(2))
-    first, second = before, up_to_second + lengths[0]
-    passages = [
-        text[places[start][0] : places[start + length - 1][1]]
-        for start, length in zip((first, second), lengths, strict=True)
-    ]
+    first, second = rng.randint(least, most), rng.randint(least, most)
+    before, behind = sorted(rng.randint(0, n - first - second) for _ in range(2))
+    spans = (before, before + first), (behind + first, behind + first + second)
+    passages = [text[places[start][0] : places[stop - 1][1]] for start, stop in spans]
     return tuple(passages if rng.random() < 0.5 else passages[::-1])
-
-# %% ../../nbs/01_data/23_text_pairs.ipynb #0d805b42
-def _crops(document: Document, settings: PairSettings):
-    "The `(query, passage)` pairs of the windows of a document."
-    text = whole_text(document)
-    if not has_words(text, 2 * settings.fewest_words):
-        return
-    places = word_spans(text)
-    width = settings.window or len(places)
-    for part, start in enumerate(range(0, len(places), width)):
-        window = places[start : start + width]
-        if len(window) >= 2 * settings.fewest_words:
-            yield random_crop_pair(text, window, settings, random.Random(content_hash(document, settings.seed, part)))
 
 # %% ../../nbs/01_data/23_text_pairs.ipynb #70a0b44e
 def _pairs_of(document: Document, settings: PairSettings, counts: Counter) -> tuple[str, list]:
-    "How the pairs of a document were made, and the `(query, passage)` pairs."
+    "How the pairs of a document were made, and the `(query, passage)` pairs: of crops, one for each window."
+    text, least = whole_text(document), 2 * settings.fewest_words
     if settings.kind == 'itself':
-        text = f'{document.title} {whole_text(document)}'.strip()
+        text = f'{document.title} {text}'.strip()
         return 'itself', [(text, text)] if text else []
     if settings.kind != 'crop':
-        has_abstract = has_words(document.text, settings.fewest_words)
-        if document.title and has_abstract:
+        if document.title and has_words(document.text, settings.fewest_words):
             return 'title', [(document.title, document.text)]
         counts['empty title' if not document.title else 'abstract too short'] += 1
     if settings.kind == 'title':
         return 'title', []
-    crops = list(_crops(document, settings))
+    places = word_spans(text) if has_words(text, least) else []
+    width, crops = settings.window or len(places) or 1, []
+    for part, start in enumerate(range(0, len(places), width)):
+        window = places[start : start + width]
+        if len(window) >= least:
+            rng = random.Random(content_hash(document, settings.seed, part))
+            crops.append(random_crop_pair(text, window, settings, rng))
     counts['too short to crop'] += not crops
     return 'crop', crops
 
@@ -188,9 +168,9 @@ class PairFile:
     "The rows of a file of pairs by number: `len(file)`, `file[i]`, iteration; none of them is held in memory."
 
     def __init__(self, path: str | Path):
-        self.path = Path(path)
-        check(self.path.is_file(), 'no such file of pairs', path, 'write it by write_pairs')
-        check(os.path.getsize(self.path), 'the file of pairs is empty', path, 'write it by write_pairs')
+        self.path, fix = Path(path), 'write it by write_pairs'
+        check(self.path.is_file(), 'no such file of pairs', path, fix)
+        check(self.path.stat().st_size, 'the file of pairs is empty', path, fix)
         self._starts, self.fingerprint = _line_starts(self.path)
         self.report = read_json(report_path(path), {})
         is_whole = self.report.get('fingerprint', self.fingerprint) == self.fingerprint
@@ -202,15 +182,14 @@ class PairFile:
 
     def __getitem__(self, number: int) -> dict:
         number = range(len(self))[number]  # as of a list: negative numbers, and an IndexError beyond
-        begin, end = (int(start) for start in self._starts[number : number + 2])
+        begin, end = self._starts[number : number + 2].tolist()
         with open(self.path, 'rb') as stream:
-            line = os.pread(stream.fileno(), end - begin, begin)
-        row = parse_json(line, f'{self.path}:{number + 1}', 'mend or remove the line')
-        check(isinstance(row, dict), 'a line must be a JSON object', f'{self.path}:{number + 1}', 'mend the line')
+            stream.seek(begin)
+            line = stream.read(end - begin)
+        where = f'{self.path}:{number + 1}'
+        row = parse_json(line, where, 'mend or remove the line')
+        check(isinstance(row, dict), 'a line must be a JSON object', where, 'mend the line')
         return row
-
-    def __iter__(self):
-        return (self[number] for number in range(len(self)))
 
 # %% ../../nbs/01_data/23_text_pairs.ipynb #cfdb2730
 def _lines(name: str, stream: str | Callable):
@@ -220,25 +199,15 @@ def _lines(name: str, stream: str | Callable):
     else:
         yield from ({'line': line, 'stream': name} for line, _ in text_lines(Path(stream)))
 
-
-def _as_dataset(name: str, stream: str | Callable):
-    "A stream as an iterable data set of `datasets`, with two columns of text."
-    import datasets
-
-    features = datasets.Features({column: datasets.Value('string') for column in ('line', 'stream')})
-    arguments = {'name': name, 'stream': stream}
-    return datasets.IterableDataset.from_generator(_lines, features=features, gen_kwargs=arguments)
-
 # %% ../../nbs/01_data/23_text_pairs.ipynb #61372bec
-def _check_weights(weights: dict, names: list[str]) -> list[float]:
-    "The weights of the streams in their order, as shares."
+def _check_weights(weights: dict, names: list[str]):
+    "Refuse a weight of an unknown stream, and one that is no number above 0."
     for name in weights:
         check(name in names, f'no stream {name!r}', 'weights of the mixture', nearest(str(name), names))
     for name in names:
         weight = weights.get(name)
         is_number = isinstance(weight, (int, float)) and not isinstance(weight, bool) and 0 < weight < float('inf')
         check(is_number, f'the weight of {name!r} is {weight!r}', 'weights of the mixture', 'write a number above 0')
-    return [weights[name] / sum(weights.values()) for name in names]
 
 # %% ../../nbs/01_data/23_text_pairs.ipynb #75c18e31
 def mixed_pairs(
@@ -247,15 +216,17 @@ def mixed_pairs(
     seed: int = 42,
 ) -> Iterable[dict]:
     "The rows of several streams in one random order, each row once and with the name of its `stream`."
-    import datasets
+    from datasets import Features, IterableDataset, Value, interleave_datasets
 
     check(streams, 'there is no stream', 'mixture', 'give a file of pairs')
     if weights is None:
-        files = {name: PairFile(stream) for name, stream in streams.items() if not callable(stream)}
-        check(len(files) == len(streams), 'the size of a function is unknown', 'mixture', 'give weights')
-        weights = {name: len(file) for name, file in files.items()}
-    shares = _check_weights(weights, list(streams))
-    parts = [_as_dataset(name, stream if callable(stream) else str(stream)) for name, stream in streams.items()]
-    order = {'probabilities': shares, 'seed': seed, 'stopping_strategy': 'all_exhausted_without_replacement'}
-    for row in datasets.interleave_datasets(parts, **order):
+        check(not any(map(callable, streams.values())), 'the size of a function is unknown', 'mixture', 'give weights')
+        weights = {name: len(PairFile(stream)) for name, stream in streams.items()}
+    _check_weights(weights, list(streams))
+    features, parts = Features({'line': Value('string'), 'stream': Value('string')}), []
+    for name, stream in streams.items():
+        arguments = {'name': name, 'stream': stream if callable(stream) else str(stream)}
+        parts.append(IterableDataset.from_generator(_lines, features=features, gen_kwargs=arguments))
+    order = {'probabilities': [weights[name] / sum(weights.values()) for name in streams], 'seed': seed}
+    for row in interleave_datasets(parts, **order, stopping_strategy='all_exhausted_without_replacement'):
         yield {**parse_json(row['line'], f'stream {row["stream"]}', 'mend the line'), 'stream': row['stream']}

@@ -14,8 +14,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
-from ..core.errors import MedirError, check, nearest
-from ..core.files import fingerprint
+from ..core import MedirError, check, fingerprint, nearest, read_text
 from .ontology import hpo_file, QUOTED, STANZA, tag_values, ontology_name
 
 # %% ../../nbs/01_data/09_vocabularies.ipynb #41ebd04f
@@ -62,17 +61,10 @@ class Vocabulary:
         return [w for words, w in reversed(wordings.items()) if words and f' {" ".join(words)} ' not in said]
 
 # %% ../../nbs/01_data/09_vocabularies.ipynb #c3f70599
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding='utf-8-sig')
-    except UnicodeDecodeError as error:
-        raise MedirError(f'byte {error.start:,} is no UTF-8', path, 'save it as UTF-8') from None
-
-
 def _obo_wordings(path: Path) -> tuple[str, list[tuple]]:
     "The name of an ontology, and label and exact synonyms of each of its live terms."
-    text, terms = _text(path), []
-    for stanza in STANZA.findall(text.replace('\r\n', '\n')):
+    text, terms = read_text(path), []
+    for stanza in STANZA.findall(text):
         if re.search(r'^is_obsolete: true', stanza, re.M):
             continue
         labels = tag_values(stanza, 'name', r'(.*)')
@@ -87,7 +79,7 @@ def csv_wordings(path: Path) -> tuple[str, list[tuple]]:
     "The terms of a table with two columns: a term, and another wording of it."
     terms, fix = defaultdict(list), 'write TERM,SYNONYM in each line, with quotes around a comma'
     try:
-        for line, row in enumerate(csv.reader(io.StringIO(_text(path)), strict=True), 1):
+        for line, row in enumerate(csv.reader(io.StringIO(read_text(path)), strict=True), 1):
             if not row:
                 continue
             where = f'{path}:{line}'

@@ -14,9 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 import pandas as pd
-from ..core.errors import check, nearest
-from ..core.settings import check_row, registry
-from .corpus import Corpus, write_table
+from ..core import check, check_row, nearest, registry
+from .corpus import write_table
 from .task import Task
 
 # %% ../../nbs/01_data/26_washing.ipynb #ecb94217
@@ -66,25 +65,16 @@ def check_rule(name: str, row: dict):
         check(False, f'its pattern or replacement is none ({e})', where, "see the syntax of Python's re")
 
 # %% ../../nbs/01_data/26_washing.ipynb #33ac31a9
-_LONGEST_SHAPE = 40  # characters
-
-
 def shape(text: str) -> str:
-    "What a text looks like, without what it says."
+    "What a text looks like, without what it says; 40 characters at most."
     signs = ('9' if c.isdigit() else '字' if '\u3400' <= c <= '\u9fff' else 'a' if c.isalpha() else c for c in text)
     shown = ''.join(signs)
-    return shown if len(shown) <= _LONGEST_SHAPE else shown[:_LONGEST_SHAPE] + '…'
+    return shown if len(shown) <= 40 else shown[:40] + '…'
 
-# %% ../../nbs/01_data/26_washing.ipynb #f6048d6a
+# %% ../../nbs/01_data/26_washing.ipynb #ec781421
 _MOST_SHAPES = 3  # of a rule
 
 
-def _has_valid_digits(rule: _Rule, text: str) -> bool:
-    "Whether python-stdnum finds the check digits of a number right; a rule that names none of its modules asks nobody."
-    digits = re.sub('[ -]', '', text)
-    return not rule.check or importlib.import_module(f'stdnum.{rule.check}').is_valid(digits)
-
-# %% ../../nbs/01_data/26_washing.ipynb #ec781421
 class Washing:
     "Washes texts by rules; `hits` and `texts` count by rule what was replaced and in how many texts."
 
@@ -94,24 +84,20 @@ class Washing:
         languages: tuple = (),  # rules that are written for others are left out; none: all rules
         show=lambda match, replacement: shape(match[0]),  # what the table shows of a text that was found
     ):
-        self.show = show
-        known = registry('washing')
+        known, self.show, self.rules = registry('washing'), show, {}
         for name in rules or known:
             check(name in known, f'unknown rule {name!r}', 'washing', nearest(name, known))
             check_rule(name, known[name])
-        chosen = {name: _Rule(**row) for name, row in known.items() if rules is None or name in rules}
-        self.rules = {
-            name: rule
-            for name, rule in chosen.items()
-            if not (languages and rule.languages) or set(rule.languages) & set(languages)
-        }
-        self._patterns = {name: re.compile(rule.pattern) for name, rule in self.rules.items() if rule.pattern}
+        for name in [name for name in known if rules is None or name in rules]:
+            rule = _Rule(**known[name])
+            if not (languages and rule.languages) or set(rule.languages) & set(languages):
+                self.rules[name] = rule
         self.hits, self.texts, self.shapes, self.counts = Counter(), Counter(), {}, Counter()
 
     def _found(self, name: str, match: re.Match) -> str:
-        "What stands in the place of a match."
-        rule = self.rules[name]
-        if not _has_valid_digits(rule, match[0]):
+        "What stands in the place of a match; a rule may name a module of python-stdnum that knows its check digits."
+        rule, digits = self.rules[name], re.sub('[ -]', '', match[0])
+        if rule.check and not importlib.import_module(f'stdnum.{rule.check}').is_valid(digits):
             return match[0]
         self.hits[name] += 1
         shapes = self.shapes.setdefault(name, [])
@@ -128,7 +114,7 @@ class Washing:
                 washed = _FUNCTIONS[rule.by](text)
                 self.hits[name] += washed != text
             else:
-                washed = self._patterns[name].sub(functools.partial(self._found, name), text)
+                washed = re.sub(rule.pattern, functools.partial(self._found, name), text)
             self.texts[name] += washed != text
             text = washed
         return text.strip()
@@ -156,19 +142,16 @@ def washed_rows(
             washing.counts['empty after washing'] += 1
 
 # %% ../../nbs/01_data/26_washing.ipynb #5d0e77a2
-def _washed_texts(texts: Corpus, washing: Washing) -> Corpus:
-    "Documents or queries with title and body washed, under their ids."
-    rows = zip(texts.ids, texts.rows(), strict=True)
-    records = [(text_id, *map(washing.text, row), 'washing') for text_id, row in rows]
-    washing.counts['empty after washing'] += sum(not (title or body) for _, title, body, _ in records)
-    return write_table(records, None, type(texts))
-
-
 def washed_task(
     task: Task,
     washing: Washing,
 ) -> Task:
     "The task with its queries and documents washed; the task itself where no rule found anything."
-    before = washing.texts.total()
-    parts = {name: _washed_texts(getattr(task, name), washing) for name in ('queries', 'corpus')}
+    before, parts = washing.texts.total(), {}
+    for name in ('queries', 'corpus'):
+        texts = getattr(task, name)
+        rows = zip(texts.ids, texts.rows(), strict=True)
+        records = [(text_id, *map(washing.text, row), 'washing') for text_id, row in rows]
+        washing.counts['empty after washing'] += sum(not (title or body) for _, title, body, _ in records)
+        parts[name] = write_table(records, None, type(texts))
     return replace(task, **parts) if washing.texts.total() > before else task

@@ -10,8 +10,8 @@ import contextlib
 import re
 from pathlib import Path
 from xml.etree import ElementTree
-from ..core.console import counted, note
-from ..core.errors import MedirError, check
+from ..core import MedirError, check, note
+from ..core.console import counted
 from .documents import Document, heading_starts
 from .readers import opened
 
@@ -54,20 +54,15 @@ def _on_a_line(match: re.Match) -> str:
     is_number = before.isdigit() and not after.isalpha()  # a letter makes it a mass number, as of ¹⁸F
     stands_on = is_number if space else before not in ('', *'([{')
     is_charge = before.isalpha() and _CHARGE.fullmatch(raised.strip())
-    is_power = (
-        stands_on and not is_charge and (_POWER.match(raised) or (is_number and raised.strip() in ('n', 'k', 'x')))
-    )
-    if not is_power:
+    looks_so = _POWER.match(raised) or (is_number and raised.strip() in ('n', 'k', 'x'))
+    if is_charge or not (stands_on and looks_so):
         return f'{before}{space}{raised}'
     signed = re.sub(rf'^({_SIGN})\s+', r'\1', raised)
     return f'{before}^{signed}{" " if after.isdigit() or after == _HIGH else ""}'
 
 
-def on_a_line(
-    before: str,  # the text before it
-    raised: str,
-) -> str:
-    "What stands higher in a text, as it stands on the line: a power of a number with its sign."
+def on_a_line(before: str, raised: str) -> str:
+    "What stands higher behind the text `before`, as it stands on the line: a power of a number with its sign."
     return _RAISED.sub(_on_a_line, f'{before[-1:]}{_HIGH}{raised}{_LOW}')[len(before[-1:]) :]
 
 # %% ../../nbs/01_data/18_xml.ipynb #a7e4c3a5
@@ -83,21 +78,17 @@ def running_text(element) -> str:
     return ' '.join(text.split())
 
 # %% ../../nbs/01_data/18_xml.ipynb #144c60a1
-def _plain_title(title: str) -> str:
-    "A title of PubMed without the brackets of a translated one; empty where there is none."
+def citation(element, where: str) -> Document:
+    "The `Document` of a `PubmedArticle` or `PubmedBookArticle`; a translated title stands in brackets."
+    number = element.findtext('.//{*}PMID', '').strip()
+    title = running_text(element.find('.//{*}ArticleTitle')) or running_text(element.find('.//{*}BookTitle'))
     inner = title.rstrip('.').strip()
     if inner.startswith('[') and inner.endswith(']'):
         title = inner[1:-1].strip()
-    return '' if title.rstrip('.').lower() == 'not available' else title
-
-
-def citation(element, where: str) -> Document:
-    "The `Document` of a `PubmedArticle` or `PubmedBookArticle`."
-    number = element.findtext('.//{*}PMID', '').strip()
-    title = running_text(element.find('.//{*}ArticleTitle')) or running_text(element.find('.//{*}BookTitle'))
+    if title.rstrip('.').lower() == 'not available':
+        title = ''
     parts = element.findall('.//{*}Abstract/{*}AbstractText')
-    text = ' '.join(filter(None, map(running_text, parts)))
-    return Document(number or where, _plain_title(title), text, where=where)
+    return Document(number or where, title, ' '.join(filter(None, map(running_text, parts))), where=where)
 
 # %% ../../nbs/01_data/18_xml.ipynb #f2777762
 _NUMBERS = ('pmcid', 'pmc', 'pmcaid', 'pmid', 'doi')  # kinds of article ids, the best first
@@ -111,24 +102,20 @@ def _article_number(meta) -> str:
 
 def full_text(element, where: str) -> Document:
     "The `Document` of a JATS `article`: its abstract as text, the sections as body."
-    meta = element.find('{*}front/{*}article-meta')
+    meta, body = element.find('{*}front/{*}article-meta'), running_text(element.find('{*}body'))
     if meta is None:
-        return Document(where, '', '', running_text(element.find('{*}body')), where)
-    abstracts = meta.findall('{*}abstract')
-    abstract = next((a for a in abstracts if not a.get('abstract-type')), None)
+        return Document(where, '', '', body, where)
+    abstract = next((a for a in meta.findall('{*}abstract') if not a.get('abstract-type')), None)
     title = running_text(meta.find('{*}title-group/{*}article-title'))
-    body = running_text(element.find('{*}body'))
     return Document(_article_number(meta) or where, title, running_text(abstract), body, where)
 
 # %% ../../nbs/01_data/18_xml.ipynb #0101c5b0
 def chapter(element, where: str) -> Document:
     "The `Document` of a BITS `book-part-wrapper`: its chapter, whose sections are the text where there is no abstract."
-    meta = element.find('{*}book-part/{*}book-part-meta')
-    body = running_text(element.find('{*}book-part/{*}body'))
-    if meta is None:
-        return Document(element.get('id') or where, '', '', body, where)
-    title = running_text(meta.find('{*}title-group/{*}title'))
-    return Document(element.get('id') or where, title, running_text(meta.find('{*}abstract')), body, where)
+    part, meta = '{*}book-part/{*}', '{*}book-part/{*}book-part-meta/{*}'
+    title, abstract = (element.find(f'{meta}{name}') for name in ('title-group/{*}title', 'abstract'))
+    texts = map(running_text, (title, abstract, element.find(f'{part}body')))
+    return Document(element.get('id') or where, *texts, where)
 
 # %% ../../nbs/01_data/18_xml.ipynb #37d23d1d
 _BREAKS = re.compile(r'\s+')
@@ -159,10 +146,16 @@ def narrative(element) -> str:
     return '\n'.join(filter(None, lines))
 
 # %% ../../nbs/01_data/18_xml.ipynb #4f60677f
+def _attribute(element, path: str, name: str) -> str:
+    "An attribute of what stands at a path below an element; empty where either is missing."
+    found = element.find(path)
+    return '' if found is None else found.get(name, '')
+
+
 def _section_parts(section, level: int = 1):
     "The title, narrative and coded names of a section of CDA, and of those in it."
-    code, text = section.find('{*}code'), section.find('{*}text')
-    title = running_text(section.find('{*}title')) or ('' if code is None else code.get('displayName', ''))
+    text = section.find('{*}text')
+    title = running_text(section.find('{*}title')) or _attribute(section, '{*}code', 'displayName')
     body = '' if text is None else narrative(text)
     named = [each.get('displayName') for entry in section.findall('{*}entry') for each in entry.iter()]
     coded = dict.fromkeys(name for name in named if name and name.lower() not in body.lower())
@@ -178,16 +171,12 @@ def clinical_document(element, where: str) -> Document:
     plain = element.find('{*}component/{*}nonXMLBody/{*}text')
     if plain is not None and plain.get('representation') != 'B64':
         parts.append(narrative(plain))
-    text, number = '\n\n'.join(filter(None, parts)), element.find('{*}id')
-    date, code = element.find('{*}effectiveTime'), element.find('{*}code')
-    metadata = {
-        'date': '' if date is None else date.get('value', '')[:8],
-        'type': '' if code is None else code.get('displayName', ''),
-        **heading_starts(text),
-    }
-    doc_id = '' if number is None else number.get('extension') or number.get('root') or ''
-    known = {name: value for name, value in metadata.items() if value}
-    return Document(doc_id or where, running_text(element.find('{*}title')), text, '', where, known)
+    text = '\n\n'.join(filter(None, parts))
+    told = {'date': _attribute(element, '{*}effectiveTime', 'value')[:8]}
+    told |= {'type': _attribute(element, '{*}code', 'displayName'), **heading_starts(text)}
+    number = _attribute(element, '{*}id', 'extension') or _attribute(element, '{*}id', 'root')
+    known = {name: value for name, value in told.items() if value}
+    return Document(number or where, running_text(element.find('{*}title')), text, '', where, known)
 
 # %% ../../nbs/01_data/18_xml.ipynb #ec6e7d6e
 _RECORDS = {
@@ -202,8 +191,7 @@ _SETS = {'PubmedArticleSet', 'PubmedBookArticleSet', 'pmc-articleset'}  # they m
 
 def _records(stream, path: Path):
     "`(tag, element, where)` of the records of an open XML file."
-    parents, inside = [], 0  # the open elements; how many of them are records
-    read, is_set = 0, False
+    parents, inside, read, is_set = [], 0, 0, False  # the open elements; how many of them are records
     for event, element in ElementTree.iterparse(stream, ('start', 'end')):
         tag = element.tag.rpartition('}')[2]
         if event == 'start':
@@ -212,16 +200,12 @@ def _records(stream, path: Path):
             inside += tag in _RECORDS
             continue
         parents.pop()
-        if tag not in _RECORDS:
-            continue
-        inside -= 1
-        if inside:
-            continue  # an article that another one quotes is a part of it
-        read += 1
-        yield tag, element, f'{path}, record {read}'
-        element.clear()
-        for parent in parents:
-            parent.clear()
+        inside -= tag in _RECORDS
+        if tag in _RECORDS and not inside:  # an article that another one quotes is a part of it
+            read += 1
+            yield tag, element, f'{path}, record {read}'
+            for passed in (element, *parents):
+                passed.clear()
     what = 'neither a citation of PubMed nor an article, a chapter or a clinical document'
     check(read or is_set, what, path, 'take the file out of the folder')
 
@@ -262,26 +246,20 @@ def _version(element) -> tuple[str, tuple]:
     days = [_day(date) for kind in ('pub-date', 'date') for date in meta.findall(f'.//{{*}}{kind}')]
     return _article_number(meta), (True, version, max(days, default=[]))  # a full text before its abstract
 
-# %% ../../nbs/01_data/18_xml.ipynb #0065e015
-def _newest_of(path: Path, newest: dict, deleted: set) -> int:
-    "Take the citations and articles of a file into `newest` (number → age, place) and `deleted`; how many it holds."
-    read = 0
-    with contextlib.suppress(MedirError):  # told when its texts are read
-        for tag, element, where in _read_records(path):
-            if _RECORDS[tag] is None:
-                deleted.update(number.text.strip() for number in element.findall('.//{*}PMID') if number.text)
-            elif _RECORDS[tag] in (citation, full_text) and (version := _version(element))[0]:
-                read += 1
-                number, age = version
-                if age >= newest.get(number, (age,))[0]:
-                    newest[number] = age, where
-    return read
-
 # %% ../../nbs/01_data/18_xml.ipynb #52140f8d
 def newest_citations(paths: list[Path]) -> dict[str, str]:
     "The number of each citation or article in XML files, and where its newest version stands; deleted ones: nowhere."
-    newest, deleted = {}, set()
-    read = sum(_newest_of(path, newest, deleted) for path in paths)
+    newest, deleted, read = {}, set(), 0  # number → age, place
+    for path in paths:
+        with contextlib.suppress(MedirError):  # told when its texts are read
+            for tag, element, where in _read_records(path):
+                if _RECORDS[tag] is None:
+                    deleted.update(number.text.strip() for number in element.findall('.//{*}PMID') if number.text)
+                elif _RECORDS[tag] in (citation, full_text) and (version := _version(element))[0]:
+                    read += 1
+                    number, age = version
+                    if age >= newest.get(number, (age,))[0]:
+                        newest[number] = age, where
     gone = deleted & set(newest)
     if read > len(newest) or gone:
         older = f'{counted(read - len(newest), "older version")} of documents'
@@ -289,11 +267,8 @@ def newest_citations(paths: list[Path]) -> dict[str, str]:
     return {number: '' if number in deleted else where for number, (_, where) in newest.items()}
 
 # %% ../../nbs/01_data/18_xml.ipynb #6426e72c
-def xml_documents(
-    path: Path,
-    newest: dict | None = None,  # of `newest_citations`; default: that of this file
-):
-    "The documents of a PubMed, JATS, BITS or CDA file (`.gz` too), of each citation or article the newest version."
+def xml_documents(path: Path, newest: dict | None = None):
+    "The documents of a PubMed, JATS, BITS or CDA file, of citations and articles the `newest_citations` (of it) alone."
     newest = newest_citations([path]) if newest is None else newest
     try:
         for tag, element, where in _read_records(path):
