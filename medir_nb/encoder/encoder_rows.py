@@ -124,7 +124,7 @@ def _hub_spec(name: str, hub: str, revision: str) -> EncoderSpec:
     return replace(spec, name=name, hub=hub, label=hub.partition('/')[2], tried='never exercised')
 
 # %% ../../nbs/02_encoder/05_encoder_rows.ipynb #dccd49e9
-_SERVICES_OWN = ('append_eos', 'autocast', 'max_document_tokens', 'max_query_tokens', 'normalize', 'pooling')
+SERVICES_OWN = {'append_eos', 'autocast', 'max_document_tokens', 'max_query_tokens', 'normalize', 'pooling'}
 
 
 def _check_overrides(spec: EncoderSpec, where: str, overrides: dict):
@@ -139,8 +139,8 @@ def _check_overrides(spec: EncoderSpec, where: str, overrides: dict):
         what = f'its weights come from the package {package}, whatever {setting}={value} says'
         fix = f'leave {setting} out, or name a row without a package'
         check(str(value) == getattr(spec, setting), what, f'model {spec.name}', fix)
-    idle = next((name for name in _SERVICES_OWN if name in overrides and kind.service), '')
-    check(not idle, f"{idle} is the service's own affair", where, 'leave it out')
+    idle = sorted(SERVICES_OWN & set(overrides)) if kind.service else []
+    check(not idle, f"{''.join(idle[:1])} is the service's own affair", where, 'leave it out')
 
 # %% ../../nbs/02_encoder/05_encoder_rows.ipynb #4ab692e3
 _CHOICES = {  # field → what it may say
