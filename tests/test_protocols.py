@@ -167,7 +167,7 @@ def test_the_role_of_a_sentence_can_be_turned(fake_minilm, home):
     ):
         call()
         assert {t.startswith(with_instruction) for _, ts in fake_minilm for t in ts} == {True}
-    with pytest.raises(MedirError, match="sentence_role 'quary' is no side of a search"):
+    with pytest.raises(MedirError, match="unknown sentence_role 'quary'"):
         encoder_spec('bge-large-en', sentence_role='quary')
 
 

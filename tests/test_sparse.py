@@ -153,7 +153,7 @@ dense(representation=sparse) | it has no masked-language head
 headless | do not hold the tensors of its architecture
 splade(dimensions=8) | dimensions has no meaning for sparse vectors
 dense(max_active_dims=8) | max_active_dims has no meaning for dense vectors
-splade(joined=word) | joined 'word' is neither of both
+splade(joined=word) | unknown joined 'word'
 splade(representation=sprase) | did you mean 'sparse'?
 """
 

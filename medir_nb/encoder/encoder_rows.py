@@ -10,7 +10,7 @@ import contextlib
 import functools
 import os
 from dataclasses import fields, replace
-from ..core.errors import MedirError, NothingToMeasure, check, nearest
+from ..core.errors import MedirError, NothingToMeasure, boundary, check, nearest
 from ..core.places import checkpoint_folder, checkpoint_names, checkpoint_record
 from ..core.settings import check_row, registry
 from ..core.commits import UNKNOWN, hub_name, hub_row, named_commit
@@ -20,7 +20,6 @@ from .backends import backend_class
 from medir_nb.encoder.model_row import (
     EncoderSpec,
     ANN,
-    JOINED,
     REPRESENTATIONS,
     SENTENCE_ROLES,
     STORED,
@@ -40,8 +39,8 @@ def encoder_names() -> list[str]:
     return [name for name, row in registry('models').items() if row.get('kind') == 'encoder']
 
 # %% ../../nbs/02_encoder/05_encoder_rows.ipynb #037f2b70
-def _check_runnable(name: str, row: dict):
-    "Refuse a row that holds figures only, or that lacks a field without which its vectors would be others."
+def _row_spec(name: str, row: dict) -> EncoderSpec:
+    "The spec of a row; one that holds figures only, or lacks a field that decides its vectors, is refused."
     where = f'model {name}'
     kinds = ('encoder', 'published-only')
     check(row.get('kind') in kinds, f'its row has kind {row.get("kind")!r}', where, 'write kind: encoder')
@@ -52,6 +51,7 @@ def _check_runnable(name: str, row: dict):
         what = f'its published code runs nowhere here: it needs {row.get("needs")}'
         raise NothingToMeasure(what, where, 'run it there and evaluate its run file with --run')
     check_row(EncoderSpec, row, where, _BESIDE)
+    return at_folder(EncoderSpec(name=name, **row_fields(EncoderSpec, row)))
 
 # %% ../../nbs/02_encoder/05_encoder_rows.ipynb #4f02d184
 def row_fields(kind: type, row: dict) -> dict:
@@ -61,41 +61,27 @@ def row_fields(kind: type, row: dict) -> dict:
     return {'revision': UNKNOWN} | values
 
 # %% ../../nbs/02_encoder/05_encoder_rows.ipynb #7dc96b53
-def _folder_revision(repository: dict) -> dict:
-    "A repository that is a folder of this machine, at the hash of its files."
-    is_folder = os.path.isdir(repository.get('hub') or '')
-    return repository | {'revision': folder_fingerprint(repository['hub'])} if is_folder else repository
-
-
 def at_folder(spec):
     """A row's spec with the hash of its files as revision where its weights are a folder of this machine:
     a retrained model must not meet the vectors of the one before."""
-    own = _folder_revision({'hub': spec.hub, 'revision': spec.revision})
     parts = {name: getattr(spec, name, None) for name in ('document', 'adapter')}
-    at_files = {name: _folder_revision(repository) for name, repository in parts.items() if repository}
-    return replace(spec, revision=own['revision'], **at_files)
-
-# %% ../../nbs/02_encoder/05_encoder_rows.ipynb #91a95b71
-def _check_kind(record: dict, name: str, checkpoint: str):
-    "Refuse a record that is no encoder's."
-    check('kind' in record, 'no readable record of a training', checkpoint_folder(checkpoint), 'train it again')
-    if record['kind'] == 'encoder':
-        return
-    if record['kind'] == 'reranker':
-        fix = f'write it behind a retriever, as in bm25>{name}@100'
-        raise MedirError('this checkpoint is a reranker', f'model {name}', fix)
-    raise MedirError('this checkpoint is a language model', f'model {name}', 'name an encoder')
+    for name, part in parts.items():
+        if part and os.path.isdir(part.get('hub') or ''):
+            parts[name] = part | {'revision': folder_fingerprint(part['hub'])}
+    revision = folder_fingerprint(spec.hub) if os.path.isdir(spec.hub or '') else spec.revision
+    return replace(spec, revision=revision, **{name: part for name, part in parts.items() if part})
 
 # %% ../../nbs/02_encoder/05_encoder_rows.ipynb #e39f8798
-def _checkpoint_spec(name: str, row: dict | None = None) -> EncoderSpec:
+def _checkpoint_spec(name: str, row: dict) -> EncoderSpec:
     "The spec of a checkpoint that a training wrote; a row may name it."
-    row = row or {}
-    checkpoint = row.get('checkpoint', name)
+    checkpoint, where = row.get('checkpoint', name), f'model {name}'
     record = checkpoint_record(checkpoint)
-    if not record:
-        what = 'its weights were never released, and none were trained here'
-        raise MedirError(what, f'model {name}', f'train it: {row["trained_by"]}')
-    _check_kind(record, name, checkpoint)
+    what = 'its weights were never released, and none were trained here'
+    check(record, what, where, f'train it: {row.get("trained_by")}')
+    check('kind' in record, 'no readable record of a training', checkpoint_folder(checkpoint), 'train it again')
+    behind = f'write it behind a retriever, as in bm25>{name}@100'
+    check(record['kind'] != 'reranker', 'this checkpoint is a reranker', where, behind)
+    check(record['kind'] == 'encoder', 'this checkpoint is a language model', where, 'name an encoder')
     named = {field: row[field] for field in ('label', 'size', 'params') if field in row}
     # a record below the home folder was written by a training of a row that allowed it
     named['remote_code'] = os.sep not in checkpoint and record.get('spec', {}).get('remote_code') is True
@@ -138,16 +124,14 @@ def _hub_spec(name: str, hub: str, revision: str) -> EncoderSpec:
     return replace(spec, name=name, hub=hub, label=hub.partition('/')[2], tried='never exercised')
 
 # %% ../../nbs/02_encoder/05_encoder_rows.ipynb #dccd49e9
-SERVICES_OWN = {'autocast', 'pooling', 'normalize', 'append_eos'}
-SERVICES_OWN |= {'max_query_tokens', 'max_document_tokens'}
+SERVICES_OWN = {'append_eos', 'autocast', 'max_document_tokens', 'max_query_tokens', 'normalize', 'pooling'}
 
 
 def _check_overrides(spec: EncoderSpec, where: str, overrides: dict):
     "Refuse changes that the backend of `spec` would not hear."
-    settings = [field.name for field in fields(EncoderSpec) if field.name != 'name']
-    unknown = sorted(set(overrides) - set(settings))
-    if unknown:
-        raise MedirError(f'no setting {unknown[0]!r}', where, nearest(unknown[0], ['name', *settings]))
+    settings = {field.name for field in fields(EncoderSpec)}
+    for name in sorted(set(overrides) - (settings - {'name'})):
+        raise MedirError(f'no setting {name!r}', where, nearest(name, settings))
     kind = backend_class(spec)
     package = spec.package or kind.package
     for setting in ('hub', 'revision', 'package') if package else ():
@@ -156,126 +140,95 @@ def _check_overrides(spec: EncoderSpec, where: str, overrides: dict):
         fix = f'leave {setting} out, or name a row without a package'
         check(str(value) == getattr(spec, setting), what, f'model {spec.name}', fix)
     idle = sorted(SERVICES_OWN & set(overrides)) if kind.service else []
-    if idle:
-        raise MedirError(f"{idle[0]} is the service's own affair", where, 'leave it out')
+    check(not idle, f"{''.join(idle[:1])} is the service's own affair", where, 'leave it out')
 
 # %% ../../nbs/02_encoder/05_encoder_rows.ipynb #4ab692e3
-def _check_templates(spec: EncoderSpec, where: str):
-    "Refuse templates that do not format."
+_CHOICES = {  # field → what it may say
+    'representation': REPRESENTATIONS,
+    'vectors': ('', 'tokens'),
+    'search': ('', 'exact', 'plaid'),  # of token vectors
+    'sentence_role': SENTENCE_ROLES,
+    'joined': ('text', 'vectors'),
+    'stored': STORED,
+    'ann': ('', *ANN),
+    'engine': ('', 'openvino'),  # in the place of torch
+    'chunks': ('', 'late'),  # how the vector of a passage is made: of the passage alone, or of its encoded document
+    'autocast': ('', 'float16', 'bfloat16'),
+}
+
+
+def _check_words(spec: EncoderSpec, where: str):
+    "Refuse words that are not known, and templates that do not format."
+    for field, known in _CHOICES.items():
+        said = getattr(spec, field)
+        check(said in known, f'unknown {field} {said!r}', where, nearest(said, filter(None, known)))
+    if unknown := sorted(set(spec.document or {}) - set(TOWER_FIELDS)):
+        raise MedirError(f'document has {unknown[0]!r}', where, nearest(unknown[0], TOWER_FIELDS))
+    fix = 'use {text}, {json}, {title}, {body} and {instruction}; double other braces'
     for field in ('query_template', 'document_template', 'document_pair_template'):
         template = getattr(spec, field)
-        try:
+        with boundary(f'{field} {template!r} does not format', where, fix):
             template.format(text='', json='', title='', body='', instruction='')
-        except (KeyError, IndexError, ValueError) as e:
-            what = f'{field} {template!r} does not format ({e})'
-            fix = 'use {text}, {json}, {title}, {body} and {instruction}; double other braces'
-            raise MedirError(what, where, fix) from None
 
 # %% ../../nbs/02_encoder/05_encoder_rows.ipynb #f3dc56ff
-def _check_stored(spec: EncoderSpec, where: str):
-    "Refuse forms of a stored vector that are not known, and words that nothing would hear."
+def _check_search(spec: EncoderSpec, where: str):
+    "Refuse what would have no effect on how vectors are kept and searched, or could not be done."
     what = f'{spec.dimensions} of {spec.dim} numbers cannot be kept'
     check(not spec.dim or spec.dimensions <= spec.dim, what, where, f'write at most {spec.dim}')
-    what = f'stored={spec.stored} is no form of a vector'
-    check(spec.stored in STORED, what, where, nearest(spec.stored, STORED))
     kept_so = {'dense': STORED, 'multi_vector': ('float32', 'float16')}.get(spec.representation, ('float32',))
     what = f'stored={spec.stored} is no form of {spec.representation} vectors'
     check(spec.stored in kept_so, what, where, f'write {" or ".join(kept_so)}')
     looks_again = spec.stored == 'binary' or spec.ann
     fits = spec.oversample == EncoderSpec.oversample or (looks_again and spec.oversample >= 1)
     check(fits, f'oversample={spec.oversample} has no meaning here', where, 'write stored=binary,oversample=4')
-
-
-def _check_ann(spec: EncoderSpec, where: str):
-    "Refuse an approximate index that is not known, or that vectors of another form would have."
-    check(spec.ann in ('', *ANN), f'ann={spec.ann} is no index', where, nearest(spec.ann, ANN))
     floats = spec.representation == 'dense' and spec.stored != 'binary'
     check(floats or not spec.ann, f'ann={spec.ann} is for one vector of numbers a text', where, 'leave ann out')
     fits = spec.probe == EncoderSpec.probe or (spec.ann and spec.probe >= 1)
     check(fits, f'probe={spec.probe} has no meaning here', where, 'write ann=ivfpq,probe=64')
+    of_tokens, fix = spec.representation == 'multi_vector', f'leave it out, or write {spec.name}(vectors=tokens)'
+    check(of_tokens or not spec.search, f'search={spec.search} is for token vectors', where, fix)
 
 # %% ../../nbs/02_encoder/05_encoder_rows.ipynb #c676e2af
-ENGINES = ('', 'openvino')  # in the place of torch
-
-
-def _check_engine(spec: EncoderSpec, where: str):
-    "Refuse an engine that is not known, and models that it would not run as their row says."
-    check(spec.engine in ENGINES, f'unknown engine {spec.engine!r}', where, nearest(spec.engine, ENGINES))
-    is_plain = spec.representation == 'dense' and spec.pooling != 'static' and not spec.document_pair_template
-    of_torch = is_plain and backend_class(spec).in_torch and not spec.environment
+def _check_transformer(spec: EncoderSpec, where: str):
+    "Refuse an engine, autocast and late chunking for models that they would not run as their row says."
+    in_torch, is_dense = backend_class(spec).in_torch, spec.representation == 'dense'
+    is_plain = is_dense and in_torch and not spec.document_pair_template and not spec.environment
+    what = 'autocast is for models that torch runs in this process'
+    check(in_torch or not spec.autocast, what, where, 'leave it out')
     what = f'engine={spec.engine} is for transformers that make one vector a text'
-    check(of_torch or not spec.engine, what, where, 'leave it out')
+    check((is_plain and spec.pooling != 'static') or not spec.engine, what, where, 'leave it out')
     is_float = spec.dtype == 'float32' and spec.autocast != 'float16'
     fix = 'write dtype=fp32, and autocast=bf16 for faster products'
     check(is_float or not spec.engine, f'engine={spec.engine} reads float32 weights', where, fix)
-
-# %% ../../nbs/02_encoder/05_encoder_rows.ipynb #301d080a
-CHUNKS = ('', 'late')  # how the vector of a passage is made: of the passage alone, or of its encoded document
-
-
-def _check_chunks(spec: EncoderSpec, where: str):
-    "Refuse late chunking where a passage's vector is no mean of its tokens."
-    check(spec.chunks in CHUNKS, f'unknown chunks {spec.chunks!r}', where, nearest(spec.chunks, CHUNKS))
-    is_plain = spec.representation == 'dense' and not spec.document_pair_template and spec.stored == 'float32'
-    of_torch = spec.load in ('transformers', 'sentence-transformers') and not spec.environment
-    is_mean = is_plain and of_torch and spec.pooling == 'mean' and not spec.append_eos
+    of_torch = is_plain and spec.load in ('transformers', 'sentence-transformers')
+    is_mean = of_torch and spec.stored == 'float32' and spec.pooling == 'mean' and not spec.append_eos
     what = f'chunks={spec.chunks} is for transformers with the mean of their tokens, kept as float32'
     check(is_mean or not spec.chunks, what, where, 'leave it out')
 
 # %% ../../nbs/02_encoder/05_encoder_rows.ipynb #f61663e8
 def _check_spec(spec: EncoderSpec, where: str):
     "Refuse values that would be wrong, or without effect."
-    _check_templates(spec, where)
-    what = f'representation {spec.representation!r} is none that is known'
-    check(spec.representation in REPRESENTATIONS, what, where, nearest(spec.representation, REPRESENTATIONS))
-    own, in_torch = spec.document or {}, backend_class(spec).in_torch
-    if unknown := sorted(set(own) - set(TOWER_FIELDS)):
-        raise MedirError(f'document has {unknown[0]!r}', where, nearest(unknown[0], TOWER_FIELDS))
-    if spec.sentence_role not in SENTENCE_ROLES:
-        what = f'sentence_role {spec.sentence_role!r} is no side of a search'
-        raise MedirError(what, where, nearest(spec.sentence_role, SENTENCE_ROLES))
-    same = own.get('dimensions', spec.dimensions) == spec.dimensions
-    check(same, 'queries and documents keep different dimensions', where, 'write dimensions once, for both')
+    dimensions = (spec.document or {}).get('dimensions', spec.dimensions)
+    what = 'queries and documents keep different dimensions'
+    check(dimensions == spec.dimensions, what, where, 'write dimensions once, for both')
     for field in ('max_query_tokens', 'max_document_tokens'):
         limit = getattr(spec, field)
         check(limit >= 1, f'{field} is {limit}', where, 'write a positive number of tokens')
     heard = '{instruction}' in spec.query_template + spec.document_template
     check(spec.instruct or heard, 'instruct=false, yet its templates take no instruction', where, 'leave it out')
-    what = 'autocast is for models that torch runs in this process'
-    check(in_torch or not spec.autocast, what, where, 'leave it out')
     what = 'its vectors have one length: nobody trained it for shorter ones'
-    check(in_torch or spec.shorter or not spec.dimensions, what, where, 'leave dimensions out')
-    of_sparse = {'max_active_dims': spec.max_active_dims, 'joined': spec.joined != 'text'}
-    idle = [name for name, is_set in of_sparse.items() if is_set] if spec.representation != 'sparse' else []
-    idle += ['dimensions'] if spec.representation == 'sparse' and spec.dimensions else []
-    check(not idle, f'{"".join(idle[:1])} has no meaning for {spec.representation} vectors', where, 'leave it out')
-    check(spec.joined in JOINED, f'joined {spec.joined!r} is neither of both', where, nearest(spec.joined, JOINED))
+    cuts = backend_class(spec).in_torch or spec.shorter
+    check(cuts or not spec.dimensions, what, where, 'leave dimensions out')
+    is_sparse = spec.representation == 'sparse'
+    set_here = {'max_active_dims': spec.max_active_dims, 'joined': spec.joined != 'text'}
+    set_here = {'dimensions': spec.dimensions} if is_sparse else set_here
+    idle = next((name for name, is_set in set_here.items() if is_set), '')
+    check(not idle, f'{idle} has no meaning for {spec.representation} vectors', where, 'leave it out')
     cuts = spec.dimensions and spec.similarity == 'dot'
     what = 'normalize_before_cut, yet nothing is cut, or cosines normalise again'
     check(cuts or not spec.normalize_before_cut, what, where, 'set dimensions and similarity=dot')
-    _check_stored(spec, where)
-    _check_ann(spec, where)
-    _check_engine(spec, where)
-    _check_chunks(spec, where)
-    lower = spec.autocast in ('', 'float16', 'bfloat16')
-    check(lower, f'autocast {spec.autocast!r} is no lower precision', where, 'write float16 or bfloat16')
-
-# %% ../../nbs/02_encoder/05_encoder_rows.ipynb #1a7e0001
-SEARCHES = ('exact', 'plaid')  # of token vectors
-
-
-def _by_token(spec: EncoderSpec, where: str) -> EncoderSpec:
-    "The spec as it is where `vectors=tokens` is said; words that nothing hears are refused."
-    fix, of_tokens = 'leave it out', bool(spec.vectors) or spec.representation == 'multi_vector'
-    check(spec.search in ('', *SEARCHES), f'unknown search {spec.search!r}', where, nearest(spec.search, SEARCHES))
-    what = f'search={spec.search} is for token vectors'
-    check(of_tokens or not spec.search, what, where, f'{fix}, or write {spec.name}(vectors=tokens)')
-    if not spec.vectors:
-        return spec
-    check(spec.vectors == 'tokens', f'unknown vectors {spec.vectors!r}', where, 'write vectors=tokens')
-    has_tokens = spec.representation == 'dense' and backend_class(spec).trainable
-    check(has_tokens, 'the vectors of its tokens cannot be had so', where, fix)
-    return replace(spec, representation='multi_vector', similarity='maxsim')
+    _check_search(spec, where)
+    _check_transformer(spec, where)
 
 # %% ../../nbs/02_encoder/05_encoder_rows.ipynb #0e27c5a2
 NO_ENCODERS = {}  # retrievers of other kinds, by name; the room of retrieval fills it
@@ -283,17 +236,15 @@ NO_ENCODERS = {}  # retrievers of other kinds, by name; the room of retrieval fi
 # %% ../../nbs/02_encoder/05_encoder_rows.ipynb #de1aa20c
 def _named_spec(name: str) -> EncoderSpec:
     "The spec that `name` means, as it stands."
-    rows = registry('models')
-    if name in rows and 'checkpoint' in rows[name]:
-        return _checkpoint_spec(name, rows[name])
-    if name in rows:
-        _check_runnable(name, rows[name])
-        return at_folder(EncoderSpec(name=name, **row_fields(EncoderSpec, rows[name])))
+    row = registry('models').get(name, {})
+    is_path = os.sep in name or name.startswith('.')
+    if 'checkpoint' in row or (not row and not is_path and checkpoint_record(name)):
+        return _checkpoint_spec(name, row)
+    if row:
+        return _row_spec(name, row)
     if named := hub_name(name):
         return _hub_spec(name, *named)
-    if checkpoint_record(name) and os.sep not in name:
-        return _checkpoint_spec(name)
-    if os.sep in name or name.startswith('.'):
+    if is_path:
         return folder_spec(name)
     check(name not in NO_ENCODERS, f'{name} is no encoder', None, 'name a model of `medir models`')
     raise MedirError(f'unknown model {name!r}', None, nearest(name, [*encoder_names(), *checkpoint_names()]))
@@ -315,7 +266,12 @@ def encoder_spec(
     if backend_class(spec).service:
         overrides.pop('dtype', None)
     typed = {field: check_type(name, field, getattr(spec, field), value) for field, value in overrides.items()}
-    spec = _by_token(replace(spec, **typed), where)
+    spec = replace(spec, **typed)
+    _check_words(spec, where)
+    if spec.vectors:
+        has_tokens = spec.representation == 'dense' and backend_class(spec).trainable
+        check(has_tokens, 'the vectors of its tokens cannot be had so', where, 'leave it out')
+        spec = replace(spec, representation='multi_vector', similarity='maxsim')
     _check_spec(spec, where)
     return spec
 

@@ -52,53 +52,11 @@ def environment_python(
     check(python, f'the environment {name} that its code needs is not there', where, fix)
     return python
 
-# %% ../../nbs/02_encoder/10_environments.ipynb #a062dd98
-class Conversation:
-    "A child that answers lines of JSON, and the file with what it printed."
-
-    def __init__(self, command: list[str], name: str):
-        self.name, self.scratch = name, tempfile.TemporaryDirectory(prefix='medir-worker-')
-        self.log = Path(self.scratch.name) / 'stderr.txt'
-        public = {name: value for name, value in os.environ.items() if not is_secret(name)}
-        streams = {'stdin': subprocess.PIPE, 'stdout': subprocess.PIPE, 'encoding': 'utf-8'}
-        with open(self.log, 'wb') as log:
-            self.child = subprocess.Popen(command, stderr=log, env=public, **streams)
-
-    def ask(self, request: dict, where: str, fix: str, bar=None) -> dict:
-        "The answer to a request; an error that the child reports, or its death, as one line."
-        with contextlib.suppress(BrokenPipeError):  # a child that is gone is noticed when no answer comes
-            self.child.stdin.write(json.dumps(request) + '\n')
-            self.child.stdin.flush()
-        for line in self.child.stdout:
-            answer = json.loads(line)
-            if 'error' in answer:
-                raise MedirError(redact(answer['error']), f'{where} in {self.name}', fix)
-            if 'done' not in answer:
-                return answer
-            if bar is not None:
-                bar.update(answer['done'] - bar.n)
-        fix = 'mend the cause and run the same line again: the blocks before it are kept'
-        raise MedirError(redact(f'the worker in {self.name} ended {self.death()}'), where, fix)
-
-    def death(self) -> str:
-        "How the child ended, and the last line that it printed."
-        code = self.child.wait()
-        lines = [line.strip() for line in self.log.read_text(errors='replace').splitlines() if line.strip()]
-        how = f'killed by {signal.Signals(-code).name}' if code < 0 else f'exit status {code}'
-        return f'({how}): {lines[-1][:200] if lines else "it said nothing"}'
-
-    def kill(self):
-        self.child.kill()
-        self.child.wait()
-        self.child.stdout.close()
-        with contextlib.suppress(OSError):
-            self.child.stdin.close()  # what was not read yet goes nowhere
-
 # %% ../../nbs/02_encoder/10_environments.ipynb #ff7d1143
 class Worker:
-    "A model in an environment of its own (see `worker`), asked through a process that lives as long as this object."
+    "A model in an environment of its own (see `worker`), asked in lines of JSON; its process lives as long as this."
 
-    conversation = None  # None before the first start and after an end
+    process = None  # None before the first start and after an end
 
     def __init__(
         self,
@@ -108,41 +66,64 @@ class Worker:
         unread: tuple = (),  # patterns of tensors that nothing reads
     ):
         self.environment, self.settings, self.where, self.unread = environment, settings, where, unread
-        self.python = environment_python(environment, where)
+        self.python, self.name = environment_python(environment, where), f'the environment {environment}'
         self.start()
-
-    @property
-    def process(self):
-        "The child; None where none runs."
-        return self.conversation and self.conversation.child
 
     def start(self):
         "Start the process and have it load the model."
         script = importlib.resources.files('medir_nb.encoder') / 'worker.py'
-        name = f'the environment {self.environment}'
-        self.conversation = Conversation([str(self.python), '-I', '-u', *guarded_script(script)], name)
+        command = [str(self.python), '-I', '-u', *guarded_script(script)]
+        self.scratch = tempfile.TemporaryDirectory(prefix='medir-worker-')
+        self.log = Path(self.scratch.name) / 'stderr.txt'
+        public = {name: value for name, value in os.environ.items() if not is_secret(name)}
+        streams = {'stdin': subprocess.PIPE, 'stdout': subprocess.PIPE, 'encoding': 'utf-8'}
+        with open(self.log, 'wb') as log:
+            self.process = subprocess.Popen(command, stderr=log, env=public, **streams)
         lines = environment_lines(self.environment, self.python.parent.parent)
         told = self.ask({'settings': self.settings}, f'make it anew: {" && ".join(lines)}')
         self.device, self.versions = told['device'], told['versions']
-        refuse_faults(told['tensors'], f'{self.where} in {name}', self.unread)
+        refuse_faults(told['tensors'], f'{self.where} in {self.name}', self.unread)
 
     def ask(self, request: dict, fix: str = '', bar=None) -> dict:
-        "The answer to a request; what interrupts it ends the process."
-        if self.conversation is None:
+        "The answer to a request; an error that the child reports is one line, what interrupts it ends the process."
+        if self.process is None:
             self.start()
         try:
-            return self.conversation.ask(request, self.where, fix, bar)
-        except BaseException as e:
-            reported = isinstance(e, MedirError) and 'settings' not in request and self.process.poll() is None
-            if not reported:
-                self.close()
+            answer = self._answer(request, bar)
+        except BaseException:
+            self.close()
             raise
+        if 'error' in answer and ('settings' in request or self.process.poll() is not None):
+            self.close()
+        check('error' not in answer, redact(answer.get('error', '')), f'{self.where} in {self.name}', fix)
+        return answer
+
+    def _answer(self, request: dict, bar) -> dict:
+        with contextlib.suppress(BrokenPipeError):  # a child that is gone is noticed when no answer comes
+            self.process.stdin.write(json.dumps(request) + '\n')
+            self.process.stdin.flush()
+        for line in self.process.stdout:
+            answer = json.loads(line)
+            if 'done' not in answer:
+                return answer
+            if bar is not None:
+                bar.update(answer['done'] - bar.n)
+        code = self.process.wait()
+        how = f'killed by {signal.Signals(-code).name}' if code < 0 else f'exit status {code}'
+        printed = [line.strip() for line in self.log.read_text(errors='replace').splitlines() if line.strip()]
+        what = f'the worker in {self.name} ended ({how}): {printed[-1][:200] if printed else "it said nothing"}'
+        fix = 'mend the cause and run the same line again: the blocks before it are kept'
+        raise MedirError(redact(what), self.where, fix)
 
     def close(self):
         "End the worker."
-        conversation, self.conversation = self.conversation, None
-        if conversation:
-            conversation.kill()
+        child, self.process = self.process, None
+        if child:
+            child.kill()
+            child.wait()
+            child.stdout.close()
+            with contextlib.suppress(OSError):
+                child.stdin.close()  # what was not read yet goes nowhere
 
     def __del__(self):
         with contextlib.suppress(Exception):

@@ -28,11 +28,6 @@ POOLER = r'(^|\.)pooler\.'
 _SHOWN = 3  # names of a kind
 
 
-def _named(kind: str, names: list[str]) -> str:
-    more = f' and {len(names) - _SHOWN:,} more' if len(names) > _SHOWN else ''
-    return f'{len(names):,} {kind} ({", ".join(names[:_SHOWN])}{more})'
-
-
 def refuse_faults(
     faults: dict,  # kind → names of tensors, as `worker.tensor_faults` gives them
     where: str,  # the model, for the message
@@ -40,20 +35,16 @@ def refuse_faults(
     fix: str = 'save or fetch it again; what nothing reads is named in unread_tensors of a registry row',
 ):
     "Refuse weights of which a tensor that is read is missing, unexpected or of another shape."
-    read = {
-        kind: [n for n in sorted(names) if not any(re.search(p, n) for p in unread)] for kind, names in faults.items()
-    }
-    told = ', '.join(_named(kind, names) for kind, names in read.items() if names)
-    check(not told, f'its files do not hold the tensors of its architecture: {told}', where, fix)
+    told = []
+    for kind, names in faults.items():
+        read = [name for name in sorted(names) if not any(re.search(pattern, name) for pattern in unread)]
+        more = f' and {len(read) - _SHOWN:,} more' if len(read) > _SHOWN else ''
+        told += [f'{len(read):,} {kind} ({", ".join(read[:_SHOWN])}{more})'] if read else []
+    check(not told, f'its files do not hold the tensors of its architecture: {", ".join(told)}', where, fix)
 
 # %% ../../nbs/02_encoder/06_loading.ipynb #de872fff
-def refuse_other_names(
-    expected,  # names of tensors that are read
-    stored,  # names of those in the file
-    where: str | Path,
-    fix: str,
-):
-    "Refuse a file with other tensors than those that are read from it."
+def refuse_other_names(expected, stored, where: str | Path, fix: str):
+    "Refuse a file whose tensors are `stored` where those that are read from it are `expected`, by their names."
     expected, stored = set(expected), set(stored)
     refuse_faults({'missing': expected - stored, 'unexpected': stored - expected}, where, fix=fix)
 
@@ -67,44 +58,13 @@ def refuse_too_many_layers(folder: Path, where: str):
 
     for file in folder.rglob('config.json'):
         layers = max((n for name, n in json_mapping(file).items() if name in _LAYERS and isinstance(n, int)), default=0)
-        weights, tensors = list(file.parent.glob('*.safetensors')), 0
-        for path in weights:
-            with (
-                contextlib.suppress(Exception),
-                safe_open(path, 'np') as stored,
-            ):  # a torn one is told when it is loaded
+        tensors = 0
+        for path in file.parent.glob('*.safetensors'):
+            # a torn one is told when it is loaded
+            with contextlib.suppress(Exception), safe_open(path, 'np') as stored:
                 tensors += len(stored.keys())
         what = f'it says {layers:,} layers, and its weights hold {tensors:,} tensors'
         check(not tensors or layers <= tensors, what, file, f'save or fetch {where} again')
-
-# %% ../../nbs/02_encoder/06_loading.ipynb #c527d0eb
-_one_at_a_time = threading.RLock()  # a library's function is replaced
-
-
-def _new_tensors(model, missing: list[str]) -> set:
-    "The missing tensors that a new head brings."
-    body = f'{model.base_model_prefix}.'
-    return {name for name in missing if not name.startswith(body) or re.search(POOLER, name)}
-
-# %% ../../nbs/02_encoder/06_loading.ipynb #e6932f3d
-@contextlib.contextmanager
-def _reports_to(hear):
-    "Have transformers tell `hear(model, report)` of each loading in the block, in place of its table of warnings."
-    import transformers.integrations.peft as adapters
-    import transformers.modeling_utils as models
-
-    theirs = models.log_state_dict_report
-
-    def report(model, loading_info, **more):
-        hear(model, loading_info.to_dict())
-        theirs(model=model, loading_info=loading_info, **more)
-
-    with _one_at_a_time:
-        models.log_state_dict_report = adapters.log_state_dict_report = report
-        try:
-            yield
-        finally:
-            models.log_state_dict_report = adapters.log_state_dict_report = theirs
 
 # %% ../../nbs/02_encoder/06_loading.ipynb #1f250968
 def _strict_faults(message: str) -> dict:
@@ -120,6 +80,9 @@ def _strict_faults(message: str) -> dict:
     return {f'{kind} in {module}': names for kind, names in faults.items()}
 
 # %% ../../nbs/02_encoder/06_loading.ipynb #61793724
+_one_at_a_time = threading.RLock()  # a library's function is replaced
+
+
 @contextlib.contextmanager
 def whole_weights(
     where: str,  # the model, for messages
@@ -128,32 +91,34 @@ def whole_weights(
     **message,  # `fix` of `refuse_faults`
 ):
     "Refuse what is loaded in the block where its tensors are not its architecture's; yields the names of new ones."
-    new = set()
+    import transformers.integrations.peft as adapters
+    import transformers.modeling_utils as models
 
-    def hear(model, told):
-        faults = tensor_faults(model, told, new_head)
+    theirs, new = models.log_state_dict_report, set()
+
+    def report(model, loading_info, **more):
+        faults = tensor_faults(model, loading_info.to_dict(), new_head)
         if new_head:
-            new.update(_new_tensors(model, faults['missing']))
+            body = f'{model.base_model_prefix}.'
+            new.update(name for name in faults['missing'] if not name.startswith(body) or re.search(POOLER, name))
             faults['missing'] = [name for name in faults['missing'] if name not in new]
         refuse_faults(faults, where, unread, **message)
+        theirs(model=model, loading_info=loading_info, **more)
 
-    try:
-        with _reports_to(hear):
+    with _one_at_a_time:
+        models.log_state_dict_report = adapters.log_state_dict_report = report
+        try:
             yield new
-    except RuntimeError as e:
-        if 'loading state_dict for' not in str(e):
+        except RuntimeError as e:
+            if 'loading state_dict for' in str(e):
+                refuse_faults(_strict_faults(str(e)), where, **message)
             raise
-        refuse_faults(_strict_faults(str(e)), where, **message)
-        raise
+        finally:
+            models.log_state_dict_report = adapters.log_state_dict_report = theirs
 
 # %% ../../nbs/02_encoder/06_loading.ipynb #66170d60
-def with_merged_lora(
-    body,  # a model of transformers
-    folder: str | Path,  # of the adapter
-    where: str,  # for messages
-    device: str | None = None,
-):
-    "The model with a LoRA of peft merged into its weights; call it within `whole_weights`."
+def with_merged_lora(body, folder: str | Path, where: str, device: str | None = None):
+    "A model of transformers with a LoRA of peft merged (its folder) merged in; call it within `whole_weights`."
     from peft import PeftModel
 
     with warnings.catch_warnings():
@@ -163,26 +128,11 @@ def with_merged_lora(
     refuse_faults({'missing': told.missing_keys, 'unexpected': told.unexpected_keys}, where)
     return adapted.merge_and_unload()
 
-# %% ../../nbs/02_encoder/06_loading.ipynb #da5790a6
+# %% ../../nbs/02_encoder/06_loading.ipynb #34c8fcbd
 _CONFIGS = ('config.json', 'tokenizer_config.json', 'processor_config.json', 'preprocessor_config.json')
-
-
 _PYLATES = 'pylate.models.Dense.Dense'  # a projection, for which the library takes its own
 
 
-def _own_code(folder: Path) -> list[str]:
-    "What loading a folder would run that came with its weights."
-    modules = module_list(folder)
-    kinds = [module['type'] for module in modules]
-    for module in modules:
-        kinds += map(str, json_mapping(folder / module['path'] / 'router_config.json').get('types', {}).values())
-    code = [kind for kind in kinds if not kind.startswith('sentence_transformers.') and kind != _PYLATES]
-    for part in dict.fromkeys(['', '0_Transformer', *(module['path'] for module in modules)]):
-        mapped = [file for file in _CONFIGS if json_mapping(folder / part / file).get('auto_map')]
-        code += ['auto_map' if file == 'config.json' else f'auto_map of {file}' for file in mapped]
-    return code
-
-# %% ../../nbs/02_encoder/06_loading.ipynb #34c8fcbd
 def refuse_remote_code(
     folder: Path,
     spec,  # its `remote_code` allows it
@@ -193,7 +143,14 @@ def refuse_remote_code(
     refuse_too_many_layers(folder, f'{kind} {spec.name}')
     if spec.remote_code:
         return
-    code = _own_code(folder)
+    modules = module_list(folder)
+    kinds = [module['type'] for module in modules]
+    for module in modules:
+        kinds += map(str, json_mapping(folder / module['path'] / 'router_config.json').get('types', {}).values())
+    code = [name for name in kinds if not name.startswith('sentence_transformers.') and name != _PYLATES]
+    for part in dict.fromkeys(['', '0_Transformer', *(module['path'] for module in modules)]):
+        mapped = [file for file in _CONFIGS if json_mapping(folder / part / file).get('auto_map')]
+        code += ['auto_map' if file == 'config.json' else f'auto_map of {file}' for file in mapped]
     # a bidirectional decoder's own code only takes the causal mask away: transformers' class does that without it
     if getattr(spec, 'bidirectional', False):
         code = [part for part in code if part != 'auto_map']
@@ -204,13 +161,14 @@ def refuse_remote_code(
 def converted_gguf(spec: EncoderSpec) -> Path:
     "A plain transformers folder of a GGUF file, converted once and kept in the home folder."
     where = f'model {spec.name}'
+    whole = whole_weights(where, spec.unread_tensors)
     if parts := parts_of(spec.package):
-        with whole_weights(where, spec.unread_tensors):
+        with whole:
             return unpacked(parts, convert_gguf, where)
     folder = home() / 'models' / slug(f'{spec.name}-{spec.revision}-{spec.gguf_file}')
     with lock(folder):
         if not (folder / 'whole').is_file():
-            with whole_weights(where, spec.unread_tensors):
+            with whole:
                 convert_gguf(package_folder(spec.package, where) / spec.gguf_file, folder)
             (folder / 'whole').touch()
     return folder
@@ -231,15 +189,14 @@ def checkpoint_paths(
 ) -> tuple[Path, Path]:
     "The folders of a row's weights and tokenizer for `role`."
     where = f'model {spec.name}'
+    tower = spec.tower(role)
     if spec.gguf_file:
         folder = converted_gguf(spec)
-        return folder, folder
-    if spec.package:
+    elif spec.package:
         shipped = shipped_folder(spec.package, where, weights=weights)
-        folder = next(file.parent for file in sorted(shipped.rglob('modules.json')))
-        return folder, folder
-    tower = spec.tower(role)
-    folder = hub_folder(tower.hub, tower.revision, where, weights)
+        folder = min(shipped.rglob('modules.json')).parent
+    else:
+        folder = hub_folder(tower.hub, tower.revision, where, weights)
     # a context encoder published without its tokenizer takes that of the query encoder
     borrows = tower.tokenizer == 'query'
     return folder, hub_folder(spec.hub, spec.revision, where, False) if borrows else folder
@@ -261,19 +218,6 @@ def load_tokenizer(spec: EncoderSpec, role: str = 'query'):
         tokenizer.backend_tokenizer.normalizer = normalizers.Sequence([step for step in lower if step])
     return tokenizer
 
-# %% ../../nbs/02_encoder/06_loading.ipynb #9d5baa42
-_SPELLED = {'xlm-r': 'xlm-roberta'}  # rows' name of an architecture → transformers'
-
-
-def _check_architecture(config: dict, spec: EncoderSpec, where: str):
-    "Refuse a checkpoint of another architecture than its row names."
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
-
-    in_row, in_files = _SPELLED.get(spec.architecture, spec.architecture), config.get('model_type')
-    known = bool(in_files) and in_row in CONFIG_MAPPING_NAMES and not spec.remote_code
-    what = f'the checkpoint is of the architecture {in_files}, its row says {spec.architecture}'
-    check(not known or in_files == in_row, what, where, 'correct the registry row')
-
 # %% ../../nbs/02_encoder/06_loading.ipynb #ddf5b4ad
 def _check_pooling(folder: Path, spec: EncoderSpec, role: str):
     "Refuse a folder that pools otherwise than its row; say where only one of the two normalises."
@@ -291,10 +235,19 @@ def _check_pooling(folder: Path, spec: EncoderSpec, role: str):
         note(f'{where}: the checkpoint {files} its vectors, its row {says}; the row counts')
 
 # %% ../../nbs/02_encoder/06_loading.ipynb #b2171a37
+_SPELLED = {'xlm-r': 'xlm-roberta'}  # rows' name of an architecture → transformers'
+
+
 def _check_files(folder: Path, spec: EncoderSpec, role: str):
     "What a checkpoint's own files say, against what its row says."
-    where, config = f'model {spec.name}', read_json(folder / 'config.json', {})
-    _check_architecture(config, spec, where)
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    where = f'model {spec.name}'
+    in_files = read_json(folder / 'config.json', {}).get('model_type')
+    in_row = _SPELLED.get(spec.architecture, spec.architecture)
+    is_known = bool(in_files) and in_row in CONFIG_MAPPING_NAMES and not spec.remote_code
+    what = f'the checkpoint is of the architecture {in_files}, its row says {spec.architecture}'
+    check(not is_known or in_files == in_row, what, where, 'correct the registry row')
     # a converted gguf file has no files of its author's left
     if spec.gguf_file:
         return
@@ -345,21 +298,9 @@ def _check_modules(modules: list, tower: Tower, where: str):
     registered = where.removeprefix('model ') in registry('models')
     check(checkpoint == row, what, where, 'correct the registry row' if registered else 'save the model again')
 
-# %% ../../nbs/02_encoder/06_loading.ipynb #6d31eebc
-def _after_transformer(modules: list, spec: EncoderSpec):
-    "Set what stands behind the transformer to float32, and the pooling of prompts to what the row says."
-    from sentence_transformers.sentence_transformer.modules import Pooling
-
-    for module in modules[1:]:
-        module.float()
-        if isinstance(module, Pooling):
-            module.include_prompt = spec.prompt_in_pooling
-
 # %% ../../nbs/02_encoder/06_loading.ipynb #513d6524
-def vector_length(
-    modules: list,  # of a sentence-transformers model
-) -> int:
-    "How many numbers the vectors of these modules have."
+def vector_length(modules: list) -> int:
+    "How many numbers the vectors of these modules of sentence-transformers have."
     sizes = [module.get_embedding_dimension() for module in modules if hasattr(module, 'get_embedding_dimension')]
     return [size for size in sizes if size][-1]
 
@@ -374,13 +315,8 @@ def linear_layer(before: int, after: int):
     return layer
 
 # %% ../../nbs/02_encoder/06_loading.ipynb #6e7f037f
-def shortened(
-    modules: list,  # of a sentence-transformers model
-    dimensions: int,  # the first numbers of a vector that are kept
-    where: str,  # the model, for messages
-    normalize_before: bool = False,  # True: the cut comes last
-) -> list:
-    "The modules, of whose vectors the first numbers are kept; unit vectors are so again."
+def shortened(modules: list, dimensions: int, where: str, normalize_before: bool = False) -> list:
+    "The modules, of whose vectors the first numbers are kept: before they are normalised, or after it."
     from sentence_transformers.base.modules import Normalize
 
     width = vector_length(modules)
@@ -409,6 +345,7 @@ def load_sentence_transformer(
     "The sentence-transformers model of a row for `role`, its files checked before and its modules after."
     import torch
     import sentence_transformers
+    from sentence_transformers.sentence_transformer.modules import Pooling
 
     quiet_libraries()
     where = f'model {spec.name}'
@@ -431,7 +368,10 @@ def load_sentence_transformer(
     _check_modules(modules, tower, where)
     if tower.dimensions:
         modules = shortened(modules, tower.dimensions, where, tower.normalize_before_cut)
-    _after_transformer(modules, spec)
+    for module in modules[1:]:
+        module.float()
+        if isinstance(module, Pooling):
+            module.include_prompt = spec.prompt_in_pooling
     if modules != list(model):
         model = library(modules=modules, device=device)
     return model.eval()

@@ -13,7 +13,7 @@ import warnings
 from typing import NamedTuple
 from concurrent.futures import ThreadPoolExecutor
 import numpy as np
-from ..core.errors import MedirError, boundary
+from ..core.errors import boundary, check
 from ..core.console import note
 from ..core.hub_folders import package_folder
 from ..data.passage_splitter import is_in_document, read_in_document
@@ -24,11 +24,8 @@ from .loading import load_sentence_transformer
 from .tokens import Tokens, torch_device
 
 # %% ../../nbs/02_encoder/08_local.ipynb #bd04f3bc
-def token_batches(
-    lengths: np.ndarray,  # tokens of each text
-    budget: int,  # tokens in a batch, padding included; one text may exceed it
-) -> list[np.ndarray]:
-    "Positions of texts in batches within the budget, the longest texts first."
+def token_batches(lengths: np.ndarray, budget: int) -> list[np.ndarray]:
+    "Positions of texts in batches within a budget of tokens, padding included, which one text may exceed."
     order, batches, start = np.argsort(-lengths, kind='stable'), [], 0
     while start < len(order):
         size = max(1, budget // max(1, int(lengths[order[start]])))
@@ -37,12 +34,8 @@ def token_batches(
     return batches
 
 # %% ../../nbs/02_encoder/08_local.ipynb #54f0bb33
-def run_batches(
-    run,  # `run(batch)` gives the rows of the positions in a batch
-    batches: list,
-    cores: int,
-) -> list[np.ndarray]:
-    "The rows of each batch, as many batches at a time as there are cores for."
+def run_batches(run, batches: list, cores: int) -> list[np.ndarray]:
+    "The rows that `run(batch)` gives of each batch, as many batches at a time as there are cores for."
     import torch
 
     threads = max(1, cores // len(batches)) if batches else 1
@@ -72,23 +65,8 @@ class Batches:
     def __str__(self):
         return f'a batch a core, {self.budget:,} tokens a batch'
 
-    def _halve(self):
-        "Go on with half the budget, or say that not even one text fits."
-        import torch
-
-        if self.budget <= self.limit:
-            what, fix = 'not even one text at a time fits into the GPU memory', 'use --dtype bf16 or a larger GPU'
-            raise MedirError(what, self.where, fix) from None
-        self.budget //= 2
-        torch.cuda.empty_cache()
-        note(f'batches of {self.where} halved to {self.budget:,} tokens: GPU memory was full')
-
-    def parts(
-        self,
-        lengths: np.ndarray,  # tokens of each text
-        run,  # `run(positions)` gives their rows
-    ) -> tuple[list, list]:
-        "The positions of each batch, and what `run` gives of them."
+    def parts(self, lengths: np.ndarray, run) -> tuple[list, list]:
+        "The positions of each batch, and what `run(positions)` gives of them; half the budget where memory is full."
         import torch
 
         cores = torch.get_num_threads() if self.device == 'cpu' else 1
@@ -97,7 +75,11 @@ class Batches:
             try:
                 return batches, run_batches(run, batches, cores)
             except torch.OutOfMemoryError:
-                self._halve()
+                what, fix = 'not even one text at a time fits into the GPU memory', 'use --dtype bf16 or a larger GPU'
+                check(self.budget > self.limit, what, self.where, fix)
+            self.budget //= 2
+            torch.cuda.empty_cache()
+            note(f'batches of {self.where} halved to {self.budget:,} tokens: GPU memory was full')
 
     def rows(self, lengths: np.ndarray, run) -> np.ndarray:
         "What `run` gives, as one array in the order of the texts."
@@ -126,12 +108,15 @@ def openvino_here(where: str):
         import openvino
     return openvino
 
-# %% ../../nbs/02_encoder/08_local.ipynb #1115849e
-def compiled_graph(model, example: dict, is_lower: bool, where: str):
-    "OpenVINO's form of a transformer, for as many batches at a time as torch has threads."
+# %% ../../nbs/02_encoder/08_local.ipynb #8f2662e0
+def run_by_openvino(model, tokenize: Tokens, is_lower: bool, where: str):
+    "Have OpenVINO run a transformer on the processor, its products in bfloat16 if `is_lower`: `forward` is replaced."
     import torch
+    from transformers.modeling_outputs import BaseModelOutput
 
-    openvino, cores = openvino_here(where), torch.get_num_threads()
+    features = tokenize.features(tokenize(['fever of a child', 'fever'])[0])  # of two lengths: the mask is no constant
+    example = {name: features[name] for name in ('input_ids', 'attention_mask')}
+    openvino, cores = openvino_here(where), torch.get_num_threads()  # as many batches at a time as torch has threads
     hints = {'INFERENCE_PRECISION_HINT': 'bf16' if is_lower else 'f32'}
     hints |= {'INFERENCE_NUM_THREADS': cores, 'NUM_STREAMS': cores}
     model.config.use_cache = False  # of a decoder, which could not be traced
@@ -139,22 +124,7 @@ def compiled_graph(model, example: dict, is_lower: bool, where: str):
     with refused, warnings.catch_warnings():
         warnings.simplefilter('ignore')  # torch's, on values that tracing holds fixed
         graph = openvino.convert_model(model, example_input=example)
-        return openvino.compile_model(graph, 'CPU', hints)
-
-# %% ../../nbs/02_encoder/08_local.ipynb #8f2662e0
-def run_by_openvino(
-    model,  # of transformers; its `forward` is replaced
-    tokenize: Tokens,
-    is_lower: bool,  # products in bfloat16
-    where: str,
-):
-    "Have OpenVINO run a transformer on the processor."
-    import torch
-    from transformers.modeling_outputs import BaseModelOutput
-
-    features = tokenize.features(tokenize(['fever of a child', 'fever'])[0])  # of two lengths: the mask is no constant
-    example = {name: features[name] for name in ('input_ids', 'attention_mask')}
-    compiled = compiled_graph(model, example, is_lower, where)
+        compiled = openvino.compile_model(graph, 'CPU', hints)
 
     def forward(**features):
         arrays = {name: features[name].numpy() for name in example}
@@ -162,15 +132,6 @@ def run_by_openvino(
         return BaseModelOutput(torch.from_numpy(found['last_hidden_state']))
 
     model.forward = forward
-
-# %% ../../nbs/02_encoder/08_local.ipynb #6707f772
-def products_of(spec: EncoderSpec, device: str):
-    "The precision that the transformer computes in, where that is not the one of its weights."
-    import torch
-
-    if spec.engine or not spec.autocast:
-        return contextlib.nullcontext()
-    return torch.autocast(torch.device(device).type, getattr(torch, spec.autocast))
 
 # %% ../../nbs/02_encoder/08_local.ipynb #7ab778fc
 def stretches(
@@ -215,7 +176,10 @@ class _ReadsInDocument:
         import torch
 
         features = self.tokenize.features(ids, segments, prompt_tokens, self.device)
-        with torch.inference_mode(), products_of(self.spec, self.device):
+        lower = '' if self.spec.engine else self.spec.autocast  # an engine has products of its own
+        device = torch.device(self.device).type
+        products = torch.autocast(device, getattr(torch, lower)) if lower else contextlib.nullcontext()
+        with torch.inference_mode(), products:
             features = self.model[0](features)
         if 'token_embeddings' in features:
             features['token_embeddings'] = features['token_embeddings'].float()

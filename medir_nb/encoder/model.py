@@ -36,20 +36,6 @@ def free_models():
     if torch and torch.cuda.is_available():
         torch.cuda.empty_cache()
 
-# %% ../../nbs/02_encoder/11_model.ipynb #2a6afed4
-def _new_backend(kind: type, spec, role: str, device: str | None, is_last: bool = False):
-    "A new backend; where memory is full, once more without the recent ones."
-    try:
-        return kind(spec, role, device)
-    except RuntimeError as e:
-        # torch's OutOfMemoryError, told without importing torch
-        if type(e).__name__ != 'OutOfMemoryError':
-            raise
-        fix = 'use --dtype bf16 or a larger GPU'
-        check(not is_last, 'it does not fit into the GPU memory', f'model {spec.name}', fix)
-    free_models()
-    return _new_backend(kind, spec, role, device, is_last=True)
-
 # %% ../../nbs/02_encoder/11_model.ipynb #ea038029
 def load_backend(
     spec,  # an `EncoderSpec`, or another spec with a `kind` of its own
@@ -57,42 +43,46 @@ def load_backend(
     device: str | None = None,
     kind: type | None = None,  # default: the class that is registered for the row
 ):
-    "A loaded backend, taken from the recent ones where it is the same."
+    "A loaded backend, taken from the recent ones where it is the same; a full memory is freed of those, once."
     wanted = spec, role, device, getattr(spec, 'url', ''), home()
     for key, backend in _recent:
         if key == wanted:
             return backend
-    with waiting(f'loading {spec.name}'):
-        backend = _new_backend(kind or backend_class(spec), spec, role, device)
-    _recent.append((wanted, backend))
-    return backend
+    is_freed = False
+    while True:
+        try:
+            with waiting(f'loading {spec.name}'):
+                backend = (kind or backend_class(spec))(spec, role, device)
+        except RuntimeError as e:
+            # torch's OutOfMemoryError, told without importing torch
+            if type(e).__name__ != 'OutOfMemoryError':
+                raise
+            fix = 'use --dtype bf16 or a larger GPU'
+            check(not is_freed, 'it does not fit into the GPU memory', f'model {spec.name}', fix)
+        else:
+            _recent.append((wanted, backend))
+            return backend
+        free_models()
+        is_freed = True
 
-# %% ../../nbs/02_encoder/11_model.ipynb #fe6e895e
-def _own_similarity(model) -> str:
-    "dot or cos of a reader's own model: `similarity_fn_name` (sentence-transformers, mteb) or `similarity`."
-    named = (
-        getattr(model, 'similarity_fn_name', None)
-        or getattr(getattr(model, 'mteb_model_meta', None), 'similarity_fn_name', None)
-        or getattr(model, 'similarity', None)
-    )
-    named = 'cos' if callable(named) else str(getattr(named, 'value', named))
-    known = named in {'dot', 'cos', 'cosine', 'None'}
-    what = f'similarity {named!r} is neither dot nor cos'
-    check(known, what, f'model {type(model).__name__}', 'set similarity to one of them')
-    return 'dot' if named == 'dot' else 'cos'
-
-
+# %% ../../nbs/02_encoder/11_model.ipynb #97ecff6b
 _OBJECT_TEMPLATES = {  # of a query, a document, and a document's second part
     'mteb': (f'{{instruction}}{SEGMENT}{{text}}', '{title}', '{body}'),
     'beir': ('{text}', '{title}', '{body}'),
     'plain': ('{text}', '{text}', ''),
 }
 
-# %% ../../nbs/02_encoder/11_model.ipynb #97ecff6b
+
 def object_spec(model) -> EncoderSpec:
-    "The spec of a reader's own model object; its revision is '' where it has none."
+    "The spec of a reader's own model object (sentence-transformers', mteb's, …); its revision is '' where it has none."
     about, name = getattr(model, 'mteb_model_meta', None) or model, object_name(model)
     query, document, second_part = _OBJECT_TEMPLATES[object_kind(model)]
+    places = ((model, 'similarity_fn_name'), (about, 'similarity_fn_name'), (model, 'similarity'))
+    named = next(filter(None, (getattr(*place, None) for place in places)), None)
+    similarity = 'cos' if callable(named) else str(getattr(named, 'value', named))
+    known = similarity in {'dot', 'cos', 'cosine', 'None'}
+    what, where = f'similarity {similarity!r} is neither dot nor cos', f'model {type(model).__name__}'
+    check(known, what, where, 'set similarity to one of them')
     return EncoderSpec(
         name=name,
         hub=name,
@@ -100,7 +90,7 @@ def object_spec(model) -> EncoderSpec:
         load='object',
         pooling='own',
         normalize=False,
-        similarity=_own_similarity(model),
+        similarity='dot' if similarity == 'dot' else 'cos',
         max_query_tokens=0,
         max_document_tokens=0,
         query_template=query,
@@ -110,25 +100,6 @@ def object_spec(model) -> EncoderSpec:
         tried='loaded here',
     )
 
-# %% ../../nbs/02_encoder/11_model.ipynb #bef9fadd
-def _is_storable(model) -> bool:
-    "Whether a name and a revision tell the vectors of an own object from those of another version."
-    about = getattr(model, 'mteb_model_meta', None) or model
-    return bool(getattr(about, 'name', None) and getattr(about, 'revision', None))
-
-# %% ../../nbs/02_encoder/11_model.ipynb #0b2a2715
-def _rendered(spec: EncoderSpec, template: str, pair: str, row: tuple[str, str], instruction: str) -> str:
-    "One `(title, body)` as `template` writes it, with `pair` as its second segment."
-    title, body = row
-    if pair:
-        title, body = title.replace(SEGMENT, ' '), body.replace(SEGMENT, ' ')
-    text = f'{title} {body}'.strip()
-    if not spec.titles:
-        title, body = '', text
-    values = {'text': text, 'title': title, 'body': body, 'instruction': instruction}
-    values['json'] = json.dumps(text.replace('\n', ' '))
-    return template.format(**values) + (SEGMENT + pair.format(**values) if pair else '')
-
 # %% ../../nbs/02_encoder/11_model.ipynb #19529e0c
 class TextRenderer:
     "What a model reads of a text, by its `spec` alone."
@@ -137,7 +108,7 @@ class TextRenderer:
         self.spec = spec
 
     def _template(self, role: str) -> str:
-        return self.spec.query_template if role == 'query' else self.spec.document_template
+        return getattr(self.spec, f'{role}_template')
 
     def instruction(self, task, role: str = 'query') -> str:
         "The task's text under the first of the model's keys, else its default; '' without room, and with instruct off."
@@ -155,8 +126,17 @@ class TextRenderer:
         template = self._template(role)
         if template == '{text}':
             return [f'{title} {body}'.strip() for title, body in rows]
-        pair = '' if role == 'query' else self.spec.document_pair_template
-        return [_rendered(self.spec, template, pair, row, instruction) for row in rows]
+        pair, texts = '' if role == 'query' else self.spec.document_pair_template, []
+        for title, body in rows:
+            if pair:
+                title, body = title.replace(SEGMENT, ' '), body.replace(SEGMENT, ' ')
+            text = f'{title} {body}'.strip()
+            if not self.spec.titles:
+                title, body = '', text
+            values = {'text': text, 'title': title, 'body': body, 'instruction': instruction}
+            values['json'] = json.dumps(text.replace('\n', ' '))
+            texts.append(template.format(**values) + (SEGMENT + pair.format(**values) if pair else ''))
+        return texts
 
     def prompt(self, role: str, instruction: str = '') -> str:
         "What stands before the text in a template."
@@ -168,13 +148,6 @@ class TextRenderer:
         given = self.spec.default_instruction if instruction is None else instruction
         told = {'query': given, 'document': self.spec.default_document_instruction}
         return {role: self.prompt(role, text) for role, text in told.items()}
-
-# %% ../../nbs/02_encoder/11_model.ipynb #66df6c0a
-def _shared_role(spec: EncoderSpec, role: str) -> str:
-    "The role under which the model of `role` is loaded: `query` for both where they can share it."
-    one_tower = spec.tower('query') == spec.tower('document')
-    apart = not one_tower or spec.document_pair_template or backend_class(spec).by_role
-    return role if apart else 'query'
 
 # %% ../../nbs/02_encoder/11_model.ipynb #22642794
 class Encoder(TextRenderer):
@@ -193,7 +166,10 @@ class Encoder(TextRenderer):
             model = encoder_spec(model, device=device)
         elif not isinstance(model, EncoderSpec):
             self.object, model = model, object_spec(model)
-        self.storable = self.object is None or _is_storable(self.object)
+        about = getattr(self.object, 'mteb_model_meta', None) or self.object
+        # a name and a revision tell the vectors of an own object from those of another version
+        has_version = bool(getattr(about, 'name', None) and getattr(about, 'revision', None))
+        self.storable = self.object is None or has_version
         super().__init__(replace(model, dtype=parse_dtype(dtype)) if dtype else model)
 
     def pin(self) -> EncoderSpec:
@@ -204,7 +180,9 @@ class Encoder(TextRenderer):
 
     def backend(self, role: str):
         "The loaded model of `role`; both roles share one where nothing tells them apart."
-        shared = _shared_role(self.pin(), role)
+        spec = self.pin()
+        apart = spec.tower('query') != spec.tower('document') or spec.document_pair_template
+        shared = role if apart or backend_class(spec).by_role else 'query'
         if shared not in self._backends and self.object is not None:
             self._backends[shared] = ObjectBackend(self.object, role)
         elif shared not in self._backends:

@@ -30,10 +30,6 @@ def folder_fingerprint(folder: str | Path) -> str:
     return _fingerprint_of(folder, tuple((str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in files))
 
 # %% ../../nbs/02_encoder/04_model_folders.ipynb #e47f0bc7
-def _is_module(entry) -> bool:
-    return isinstance(entry, dict) and isinstance(entry.get('type'), str) and isinstance(entry.get('path', ''), str)
-
-
 def module_list(folder: Path) -> list[dict]:
     "The modules of a sentence-transformers folder (type, path); empty where it has no modules.json."
     file = folder / 'modules.json'
@@ -41,28 +37,24 @@ def module_list(folder: Path) -> list[dict]:
         return []
     fix = 'save the model with sentence-transformers again'
     modules = parse_json(read_text(file), file, fix)
-    fits = isinstance(modules, list) and all(map(_is_module, modules))
+    fits = isinstance(modules, list) and all(isinstance(module, dict) for module in modules)
+    modules = [{'path': '', **module} for module in modules] if fits else []
+    fits = fits and all(isinstance(module.get(name), str) for module in modules for name in ('type', 'path'))
     check(fits, 'not a list of modules, each with type and path', file, fix)
-    paths = [Path(module.get('path', '')) for module in modules]
-    outside = any('..' in path.parts or path.is_absolute() for path in paths)
+    outside = any('..' in Path(module['path']).parts or Path(module['path']).is_absolute() for module in modules)
     check(not outside, 'a module lies outside the folder', file, fix)
-    return [{'path': '', **module} for module in modules]
+    return modules
 
 # %% ../../nbs/02_encoder/04_model_folders.ipynb #25adca27
-def _router(folder: Path) -> Path | None:
+def router_file(folder: Path) -> Path | None:
     "Where the router of a folder keeps its configuration; None for a folder with one tower."
     paths = [module['path'] for module in module_list(folder) if module['type'].endswith('.Router')]
     return folder / paths[0] / 'router_config.json' if paths else None
 
-
-def has_router(folder: Path) -> bool:
-    "Whether a folder holds a tower for each role."
-    return _router(folder) is not None
-
 # %% ../../nbs/02_encoder/04_model_folders.ipynb #a476fb16
 def tower_modules(folder: Path, role: str = 'query') -> list[dict]:
     "The modules (type, path) of a folder that texts of `role` go through."
-    file = _router(folder)
+    file = router_file(folder)
     if file is None:
         return module_list(folder)
     config = json_mapping(file)
@@ -143,12 +135,6 @@ _VALUES = {  # setting → which of its values are honoured
     'model_type': lambda value: value in _FORMS,
 }
 
-
-def _is_honoured(kind: str, setting: str, value) -> bool:
-    if value is None or setting not in _VALUES:
-        return setting in HONOURED[kind] or not value
-    return _VALUES[setting](value)
-
 # %% ../../nbs/02_encoder/04_model_folders.ipynb #2ecd0e8c
 _BODY = dict.fromkeys(['Transformer', 'MLMTransformer'], 'sentence_bert_config.json')
 _FILES = {**_BODY, 'Router': 'router_config.json'}
@@ -162,7 +148,9 @@ def _check_settings(kind: str, file: Path, weighs: bool = False):
     # a file that names code of its own is refused by loading
     for name, value in settings.items() if 'auto_map' not in settings else ():
         with boundary(f'its setting {name} cannot be read', file, 'save the model again'):
-            honoured = _is_honoured(kind, name, value) and (weighs or value != 'fill-mask')
+            is_judged = value is not None and name in _VALUES
+            honoured = _VALUES[name](value) if is_judged else name in HONOURED[kind] or not value
+            honoured = honoured and (weighs or value != 'fill-mask')
         fix = 'take it out, or give Encoder the loaded SentenceTransformer in a notebook'
         check(honoured, f'its setting {name}={str(value)[:60]} is not honoured here', file, fix)
 
@@ -170,7 +158,7 @@ def _check_settings(kind: str, file: Path, weighs: bool = False):
 def check_modules(folder: Path):
     "Refuse a folder of sentence-transformers with a module or a setting that is not run here as the library runs it."
     _check_settings(_FOLDER_FILE, folder / _FOLDER_FILE)
-    roles = ('query', 'document') if has_router(folder) else ('query',)
+    roles = ('query', 'document') if router_file(folder) else ('query',)
     chains = [module_list(folder), *(tower_modules(folder, role) for role in roles)]
     fix = f'in a notebook: Encoder(SentenceTransformer({str(folder)!r}))'
     weighs = any(module['type'].rpartition('.')[2] in WEIGH for chain in chains for module in chain)
@@ -257,19 +245,12 @@ def _length(folder: Path, role: str = 'query') -> int:
 
 # %% ../../nbs/02_encoder/04_model_folders.ipynb #8bc8f677
 # what a training keeps of its base's row, in the record beside the weights
-# fmt: off
-ENCODER_FIELDS = (
-    'label', 'size', 'params', 'dim', 'architecture', 'licence',
-    'hypothetical', 'sentence_role', 'max_query_tokens', 'max_document_tokens',
-)
-# fmt: on
-
+_BASE_FIELDS = 'label size params dim architecture licence hypothetical sentence_role'.split()
+_BASE_FIELDS += ['max_query_tokens', 'max_document_tokens']
 # a folder cannot say that its documents are pairs of title and body; its record does
-_PAIR_FIELDS = ('document_template', 'document_pair_template')
-
-
+_PAIR_FIELDS = ['document_template', 'document_pair_template']
 # a prompt in a folder is one text; a model that was trained under many takes that of a task
-_ASKED_FIELDS = ('query_template', 'default_instruction', 'instruction_keys')
+_ASKED_FIELDS = ['query_template', 'default_instruction', 'instruction_keys']
 
 
 def recorded_fields(
@@ -277,7 +258,7 @@ def recorded_fields(
     asked: bool = False,  # whether it was trained under an instruction a line, and goes on taking them
 ) -> dict:
     "What a record beside the weights keeps of a row, as the folder itself has no place for it."
-    names = ENCODER_FIELDS + (_PAIR_FIELDS if spec.document_pair_template else ()) + (_ASKED_FIELDS if asked else ())
+    names = _BASE_FIELDS + _PAIR_FIELDS * bool(spec.document_pair_template) + _ASKED_FIELDS * asked
     code = {'remote_code': True} if spec.remote_code else {}
     return {name: getattr(spec, name) for name in names} | code
 
@@ -285,15 +266,9 @@ def recorded_fields(
 _SIMILARITIES = {'dot': 'dot', 'cosine': 'cos', 'None': 'cos'}
 
 
-def _similarity(folder: Path, config: dict) -> str:
-    named, fix = str(config.get('similarity_fn_name')), f'choose one of the two in {_FOLDER_FILE}'
-    check(named in _SIMILARITIES, f'similarity {named!r} is neither dot nor cosine', folder, fix)
-    return _SIMILARITIES[named]
-
-
 def _document_tower(folder: Path, revision: str) -> dict | None:
     "In what the tower of documents differs; None for a folder with one tower."
-    if not has_router(folder):
+    if not router_file(folder):
         return None
     pooling, _, normalizes = own_modules(folder, 'document')
     own = {'pooling': pooling, 'normalize': normalizes, 'branch': 'document'}
@@ -303,15 +278,8 @@ def _document_tower(folder: Path, revision: str) -> dict | None:
 _TOKEN_MODELS = ('MultiVectorEncoder', 'ColBERT')  # model_type, as the library and as PyLate write it
 
 
-def keeps_tokens(folder: Path) -> bool:
-    "Whether a folder holds a model that gives a vector a token."
-    named = json_mapping(folder / 'config.json').get('architectures')
-    is_stanfords = isinstance(named, list) and 'HF_ColBERT' in named
-    return is_stanfords or json_mapping(folder / _FOLDER_FILE).get('model_type') in _TOKEN_MODELS
-
-
 def _token_lengths(folder: Path, config: dict, older: dict) -> dict[str, int]:
-    "The most tokens that such a folder reads of a text of each role."
+    "The most tokens that a folder with a vector a token reads of a text of each role."
     own = json_mapping(folder / transformer_path(folder) / 'sentence_bert_config.json')
     filled = own.get('query_expansion') or config.get('query_expansion') or {}
     is_older = bool(older) or config.get('model_type') == 'ColBERT'
@@ -323,9 +291,9 @@ def _token_lengths(folder: Path, config: dict, older: dict) -> dict[str, int]:
     return {f'max_{role}_tokens': int(length or _length(folder, role)) for role, length in said.items()}
 
 # %% ../../nbs/02_encoder/04_model_folders.ipynb #70ce0002
-def token_folder_spec(folder: Path, name: str, revision: str = '') -> EncoderSpec:
+def _token_folder_spec(folder: Path, config: dict, name: str, revision: str) -> EncoderSpec:
     "The spec of a folder whose model gives a vector a token."
-    config, older = json_mapping(folder / _FOLDER_FILE), json_mapping(folder / 'artifact.metadata')
+    older = json_mapping(folder / 'artifact.metadata')
     configs = [json_mapping(folder / module['path'] / 'config.json') for module in reversed(module_list(folder))]
     dim = next(filter(None, (own.get('out_features') for own in configs)), older.get('dim', 0))
     with boundary('its settings cannot be read', folder, 'save the model again'):
@@ -334,7 +302,7 @@ def token_folder_spec(folder: Path, name: str, revision: str = '') -> EncoderSpe
     return EncoderSpec(
         name=name,
         hub=str(folder),
-        revision=revision or folder_fingerprint(folder),
+        revision=revision,
         load='sentence-transformers',
         representation='multi_vector',
         pooling='none',
@@ -355,15 +323,19 @@ def folder_spec(
 ) -> EncoderSpec:
     "The spec of a sentence-transformers folder, by its own files and by the record of its training."
     folder = Path(path)
-    if keeps_tokens(folder):
-        return token_folder_spec(folder, str(path), revision)
+    config, named = json_mapping(folder / _FOLDER_FILE), json_mapping(folder / 'config.json').get('architectures')
+    is_stanfords = isinstance(named, list) and 'HF_ColBERT' in named
+    if is_stanfords or config.get('model_type') in _TOKEN_MODELS:
+        return _token_folder_spec(folder, config, str(path), revision or folder_fingerprint(folder))
     fix = 'save the model with sentence-transformers, or write a registry row'
     check(folder.is_dir(), 'no such folder of a model', folder, 'correct its path')
     check((folder / 'modules.json').is_file(), 'no modules.json here, so pooling is unknown', folder, fix)
     check_modules(folder)
     mode, pooling, normalizes = own_modules(folder)
-    config = json_mapping(folder / _FOLDER_FILE)
-    similarity, dimensions = _similarity(folder, config), kept_dimensions(folder)
+    similarity = _SIMILARITIES.get(named := str(config.get('similarity_fn_name')))
+    fix = f'choose one of the two in {_FOLDER_FILE}'
+    check(similarity, f'similarity {named!r} is neither dot nor cosine', folder, fix)
+    dimensions = kept_dimensions(folder)
     prompts, revision = _prompts(folder, config), revision or folder_fingerprint(folder)
     spec = EncoderSpec(
         name=str(path),
@@ -386,6 +358,6 @@ def folder_spec(
         tried='loaded here',
     )
     recorded = json_mapping(folder / 'medir.json').get('spec', {})
-    known = {field: recorded[field] for field in (*ENCODER_FIELDS, *_PAIR_FIELDS, *_ASKED_FIELDS) if field in recorded}
+    known = {field: recorded[field] for field in _BASE_FIELDS + _PAIR_FIELDS + _ASKED_FIELDS if field in recorded}
     known = {field: tuple(value) if isinstance(value, list) else value for field, value in known.items()}
     return replace(spec, **known)

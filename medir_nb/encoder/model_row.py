@@ -9,7 +9,7 @@ __all__ = ['EncoderSpec', 'parse_dtype']
 import os
 import re
 from dataclasses import dataclass, fields
-from ..core.errors import MedirError, check, nearest
+from ..core.errors import check, nearest
 from ..core.files import fingerprint
 from ..core.settings import registry
 from .backends import backend_class
@@ -41,7 +41,6 @@ TOWER_FIELDS = [field.name for field in fields(Tower) if field.name not in _BY_R
 ROLES = ('query', 'document')
 REPRESENTATIONS = ('dense', 'sparse', 'multi_vector')  # what one text becomes
 ANN = ('ivfpq', 'hnsw')  # approximate indexes of faiss: lists and codes, or a graph
-JOINED = ('text', 'vectors')  # how the texts of a language model join a query of a sparse one
 STORED = {'float32': 32, 'float16': 16, 'int8': 8, 'binary': 1}  # forms of a stored number → its bits
 SENTENCE_ROLES = (*ROLES, 'sides')  # the first sentence as a query, the second as a document
 
@@ -111,36 +110,18 @@ class EncoderRow:
     languages: tuple = ()  # that it was made for, by ISO 639-1 code; none: nobody says
     tried: str = 'never exercised'
 
-# %% ../../nbs/02_encoder/03_model_row.ipynb #d49127d8
+# %% ../../nbs/02_encoder/03_model_row.ipynb #5df0e5d1
+_KEY_FIELDS = 'hub revision load pooling normalize append_eos prompt_in_pooling adapter gguf_file dtype'.split()
+_RARE_FIELDS = 'vectors dimensions max_active_dims normalize_before_cut bidirectional autocast engine'.split()
+
+
 @dataclass(frozen=True)
-class SearchedRow(EncoderRow):
-    "The same, with how vectors are made shorter elsewhere, and searched where there are millions."
+class EncoderSpec(EncoderRow):
+    "What decides a model's vectors: a row, how its vectors are shortened and searched, and what follows from it."
 
     shorter: str = ''  # a service's word for the length that is asked for; '': it gives one length (torch cuts any)
     ann: str = ''  # ivfpq | hnsw: an approximate index picks the documents that are compared; '': all are
     probe: int = 64  # ann: lists that are read for a query, or neighbours that a walk keeps
-
-# %% ../../nbs/02_encoder/03_model_row.ipynb #5df0e5d1
-# fmt: off
-_KEY_FIELDS = (
-    'hub', 'revision', 'load', 'pooling', 'normalize', 'append_eos', 'prompt_in_pooling', 'adapter',
-    'gguf_file', 'dtype',
-)
-# fmt: on
-_RARE_FIELDS = (
-    'vectors',
-    'dimensions',
-    'max_active_dims',
-    'normalize_before_cut',
-    'bidirectional',
-    'autocast',
-    'engine',
-)
-
-
-@dataclass(frozen=True)
-class EncoderSpec(SearchedRow):
-    "What decides a model's vectors: a row, and what follows from it."
 
     def tower(self, role: str) -> Tower:
         "The tower that texts of `role` (query or document) go through."
@@ -182,13 +163,8 @@ class EncoderSpec(SearchedRow):
         return fingerprint(1, role, of_role, {field: getattr(self, field) for field in _KEY_FIELDS} | set_here)
 
 # %% ../../nbs/02_encoder/03_model_row.ipynb #fbf67102
-def check_type(
-    model: str,  # for the message
-    setting: str,  # the field
-    now,  # its present value, which has the type
-    value,  # what a reader wrote
-):
-    "`value` in the type that `setting` has."
+def check_type(model: str, setting: str, now, value):
+    "What a reader wrote as the `value` of a setting, in the type of that which it has `now`."
     if isinstance(now, bool):
         fits = isinstance(value, bool)
     elif isinstance(now, int):
@@ -208,8 +184,6 @@ _DTYPES = {'fp32': 'float32', 'bf16': 'bfloat16', 'fp16': 'float16'}
 
 def parse_dtype(dtype: str) -> str:
     "The long name of a precision: fp32, bf16 and fp16 are understood."
-    if dtype in _DTYPES.values():
-        return dtype
-    if dtype not in _DTYPES:
-        raise MedirError(f'unknown precision {dtype!r}', None, nearest(dtype, [*_DTYPES, *_DTYPES.values()]))
-    return _DTYPES[dtype]
+    known = [*_DTYPES, *_DTYPES.values()]
+    check(dtype in known, f'unknown precision {dtype!r}', None, nearest(dtype, known))
+    return _DTYPES.get(dtype, dtype)

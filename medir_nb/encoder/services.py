@@ -49,13 +49,8 @@ def read_vectors(body: dict, texts: int, where: str) -> np.ndarray:
     return vectors
 
 # %% ../../nbs/02_encoder/09_services.ipynb #992c4836
-def asked_vectors(
-    server: Server,
-    body_of,  # `body_of(texts)` is the body of a request
-    client,
-    texts: list[str],
-) -> tuple[np.ndarray, list[bool]]:
-    "Vectors of one request, and which texts had to be shortened."
+def asked_vectors(server: Server, body_of, client, texts: list[str]) -> tuple[np.ndarray, list[bool]]:
+    "Vectors of a request with the body `body_of(texts)`, and which texts had to be shortened."
     shortened = False
     while True:
         read = functools.partial(read_vectors, texts=len(texts), where=server.where)
@@ -165,17 +160,14 @@ def object_kind(model) -> str:
     return 'beir' if takes_dicts and not callable(getattr(model, 'encode_document', None)) else 'plain'
 
 # %% ../../nbs/02_encoder/09_services.ipynb #e4094ce0
-_MTEB_TASK = {
-    'name': 'MedirRetrieval',
-    'description': 'A task of this workbook',
-    'type': 'Retrieval',
-    'category': 't2t',
-}
-_MTEB_TASK |= {'dataset': {'path': 'local', 'revision': 'local'}, 'eval_splits': ['test'], 'eval_langs': ['eng-Latn']}
+_MTEB_TASK = {'name': 'MedirRetrieval', 'description': 'A task of this workbook', 'type': 'Retrieval'}
+_MTEB_TASK |= {'category': 't2t', 'main_score': 'ndcg_at_10', 'eval_splits': ['test'], 'eval_langs': ['eng-Latn']}
+_MTEB_TASK['dataset'] = {'path': 'local', 'revision': 'local'}
 
 
 def _mteb_inputs(parts: list[tuple[str, str]], role: str) -> tuple:
     "The loader and the keywords that an mteb model's `encode` takes."
+    import pandas as pd
     from mteb.abstasks.task_metadata import TaskMetadata
     from mteb.types import PromptType
     from torch.utils.data import DataLoader
@@ -185,13 +177,9 @@ def _mteb_inputs(parts: list[tuple[str, str]], role: str) -> tuple:
         rows = [{'text': text, 'query': text} for _, text in parts]
     else:
         rows = [{'text': f'{title} {body}'.strip(), 'title': title, 'body': body} for title, body in parts]
-
-    def collate(batch):
-        return {column: [row[column] for row in batch] for column in batch[0]}
-
-    task = TaskMetadata(**_MTEB_TASK, main_score='ndcg_at_10', prompt=prompt)
-    about = {'task_metadata': task, 'hf_split': 'test', 'hf_subset': 'default', 'prompt_type': PromptType(role)}
-    return DataLoader(rows, batch_size=32, collate_fn=collate), about
+    about = {'task_metadata': TaskMetadata(**_MTEB_TASK, prompt=prompt), 'prompt_type': PromptType(role)}
+    loader = DataLoader(rows, batch_size=32, collate_fn=lambda batch: pd.DataFrame(batch).to_dict('list'))
+    return loader, about | {'hf_split': 'test', 'hf_subset': 'default'}
 
 # %% ../../nbs/02_encoder/09_services.ipynb #9ba3770b
 @register_backend
@@ -209,19 +197,15 @@ class ObjectBackend(Backend):
         what = f'{type(model).__name__} has no encode method'
         check(self.call, what, 'own model', f'give it encode, or {names[0]}')
 
-    def _inputs(self, texts: list[str]) -> tuple:
-        "What the call takes: texts, dicts with title and text, or mteb's loader; and its keywords."
+    def encode(self, texts: list[str], prompt: str = '') -> Encoded:
+        "What the object makes of `texts`, one vector each: given texts, dicts with title and text, or mteb's loader."
         # an LLM's text comes without an instruction
         parts = [tuple(text.split(SEGMENT, 1)) if SEGMENT in text else ('', text) for text in texts]
+        inputs, about = list(texts), {}
         if self.kind == 'mteb':
-            return _mteb_inputs(parts, self.role)
-        if self.kind == 'beir' and self.role == 'document':
-            return [{'title': title, 'text': body} for title, body in parts], {}
-        return list(texts), {}
-
-    def encode(self, texts: list[str], prompt: str = '') -> Encoded:
-        "What the object makes of `texts`, one vector each."
-        inputs, about = self._inputs(texts)
+            inputs, about = _mteb_inputs(parts, self.role)
+        elif self.kind == 'beir' and self.role == 'document':
+            inputs = [{'title': title, 'text': body} for title, body in parts]
         vectors, kind = self.call(inputs, **about), type(self.model).__name__
         with boundary(f'{kind} gave no array of numbers', 'own model', 'return one vector a text'):
             vectors = vectors.detach().float().cpu() if hasattr(vectors, 'detach') else vectors

@@ -12,7 +12,7 @@ from ..core.errors import check, nearest
 from ..core.files import atomic_folder, write_json
 from ..core.places import checkpoint_folder
 from .model_row import EncoderSpec
-from .model_folders import has_router, recorded_fields
+from .model_folders import router_file, recorded_fields
 from .encoder_rows import encoder_spec
 from .loading import POOLER, linear_layer, load_sentence_transformer, modules_of_role, vector_length
 from .loading import whole_weights
@@ -215,7 +215,7 @@ def save_query_side(
     from sentence_transformers import SentenceTransformer
 
     place = checkpoint_folder(pair)
-    is_pair = place.is_dir() and has_router(place)
+    is_pair = place.is_dir() and router_file(place)
     check(is_pair, 'it has no towers of its own for queries and documents', f'model {pair}', 'name a trained pair')
     other = Path(folder).is_dir() and any(Path(folder).iterdir()) and not (Path(folder) / 'medir.json').is_file()
     own = Path(folder).absolute() == place.absolute()

@@ -6,6 +6,7 @@
 __all__ = []
 
 # %% ../../nbs/02_encoder/01_worker.ipynb #933324c4
+import bisect
 import json
 import os
 import re
@@ -60,35 +61,25 @@ def pooled(
     return (hidden * weight[..., None]).sum(1) / weight.sum(1, keepdim=True).clamp(min=1e-9)
 
 # %% ../../nbs/02_encoder/01_worker.ipynb #0b625e88
-def named_classes(model):
-    "The other classes, of transformers or of a checkpoint's own code, that its configuration names."
+def head_modules(model):
+    "The names of modules that the classes named by a checkpoint (transformers', its own) have outside of its body."
+    import torch
     import transformers
 
     own = sys.modules[type(model).__module__]
     codes = (getattr(model.config, 'auto_map', None) or {}).values()
     named = [*(getattr(model.config, 'architectures', None) or []), *(str(code).split('.')[-1] for code in codes)]
-    kinds = [getattr(own, name, None) or getattr(transformers, name, None) for name in named]
-    return [k for k in kinds if isinstance(k, type) and hasattr(k, 'base_model_prefix') and k is not type(model)]
-
-
-def head_modules(model):
-    "The names of modules that the classes named by a checkpoint have outside of its body."
-    import torch
-
     heads = set()
-    for kind in named_classes(model):
-        with torch.device('meta'):
-            heads |= {name for name, _ in kind(model.config).named_children()}
+    for kind in (getattr(own, name, None) or getattr(transformers, name, None) for name in named):
+        if isinstance(kind, type) and hasattr(kind, 'base_model_prefix') and kind is not type(model):
+            with torch.device('meta'):
+                heads |= {name for name, _ in kind(model.config).named_children()}
     body = {name for name, _ in model.named_children()} if model.base_model is model else set()
     return heads - body - {model.base_model_prefix}
 
 # %% ../../nbs/02_encoder/01_worker.ipynb #06be8150
-def tensor_faults(
-    model,
-    told,  # what transformers says of its loading, with `output_loading_info`
-    new_head=False,  # whether the model gets a head that its files need not know
-):
-    "The tensors that the files of a model lack, hold besides, or hold in another shape, by kind."
+def tensor_faults(model, told, new_head=False):
+    "The tensors that the files of a model lack, hold besides, or hold in another shape: what transformers `told`."
     unexpected = set(told['unexpected_keys']) - {name for name, _ in model.named_buffers()}
     if unexpected and (new_head or model.base_model is model):
         heads = head_modules(model)
@@ -158,87 +149,33 @@ class Model:
         width, pad = max(map(len, ids)), self.checkpoint.tokenizer.pad_token_id or 0
         padded = [row + [pad] * (width - len(row)) for row in ids]
         is_token = [[1] * len(row) + [0] * (width - len(row)) for row in ids]
-        grid = torch.tensor(padded, device=self.checkpoint.device)
-        mask = torch.tensor(is_token, device=self.checkpoint.device)
+        grid, mask = (torch.tensor(rows, device=self.checkpoint.device) for rows in (padded, is_token))
         hidden = self.checkpoint.model(input_ids=grid, attention_mask=mask).last_hidden_state
         skip = 0 if self.settings['prompt_in_pooling'] else skip
         return pooled(hidden, mask, self.settings['pooling'], skip)
 
-    def batch_vectors(self, texts, ids, prompt, skip):
-        "Vectors of one batch (float32)."
-        import torch
-
-        with torch.no_grad():
-            if self.settings['load'] == 'own':
-                bare = [text[len(prompt) :] for text in texts]
-                encode, most = self.checkpoint.model.encode, self.settings['max_tokens']
-                vectors = encode(bare, instruction=prompt, max_length=most)
-            else:
-                vectors = self.hidden_vectors(ids, skip)
-        vectors = torch.as_tensor(vectors).float()
-        if self.settings['normalize']:
-            vectors = torch.nn.functional.normalize(vectors, dim=-1)
-        return vectors.cpu().numpy()
-
     def encode(self, texts, prompt, tell):
         "Vectors (float32), token counts and truncation of rendered texts; `tell(n)` after each batch."
         import numpy as np
+        import torch
 
         ids, cut = zip(*map(self.texts.ids, texts))
         lengths, skip = [len(row) for row in ids], self.texts.prompt_tokens(prompt)
 
+        @torch.no_grad()
         def run(part):
-            return self.batch_vectors([texts[i] for i in part], [ids[i] for i in part], prompt, skip)
+            if self.settings['load'] == 'own':
+                bare, most = [texts[i][len(prompt) :] for i in part], self.settings['max_tokens']
+                vectors = self.checkpoint.model.encode(bare, instruction=prompt, max_length=most)
+            else:
+                vectors = self.hidden_vectors([ids[i] for i in part], skip)
+            vectors = torch.as_tensor(vectors).float()
+            if self.settings['normalize']:
+                vectors = torch.nn.functional.normalize(vectors, dim=-1)
+            return vectors.cpu().numpy()
 
         vectors = self.batches.results(lengths, run, tell)
         return np.stack(vectors).astype('float32'), lengths, list(cut)
-
-# %% ../../nbs/02_encoder/01_worker.ipynb #519738a2
-def _penalise(row, seen, written, sampling):
-    "Lower the logits of tokens that stand in the prompt or in what was written, in place."
-    import torch
-
-    if sampling.repetition_penalty != 1:
-        seen = seen.unique()
-        logits, penalty = row[seen], sampling.repetition_penalty
-        row[seen] = torch.where(logits > 0, logits / penalty, logits * penalty)
-    if sampling.presence_penalty and len(written):
-        row[written.unique()] -= sampling.presence_penalty
-
-# %% ../../nbs/02_encoder/01_worker.ipynb #9bc64c07
-def _draw(row, sampling, generator):
-    "Turn logits, in place, so that the largest is the token that is drawn."
-    import torch
-
-    row /= sampling.temperature
-    if sampling.top_k:
-        row[row < row.topk(min(sampling.top_k, len(row))).values[-1]] = -torch.inf
-    kept = torch.arange(len(row), device=row.device)
-    if sampling.top_p < 1:
-        # the most likely tokens that together hold this share
-        ranked, order = row.softmax(0).sort(descending=True)
-        kept = order[ranked.cumsum(0) - ranked < sampling.top_p]
-    noise = torch.rand(len(row), generator=generator, device=row.device)[kept].clamp_(1e-20, 1 - 1e-7)
-    drawn = row[kept] - (-noise.log()).log()
-    row.fill_(-torch.inf)
-    row[kept] = drawn
-
-# %% ../../nbs/02_encoder/01_worker.ipynb #248cd6f6
-def drawn_logits(
-    logits,  # rows x vocabulary, of one step
-    ids,  # rows x (padding, prompt, what was written)
-    skip,  # tokens of padding, a row
-    width,  # tokens of padding and prompt
-    samplings,  # a row
-    generators,  # a row
-):
-    "The logits, turned so that the largest entry of each row is its sampled token."
-    turned = logits.float().clone()
-    for i, sampling in enumerate(samplings):
-        _penalise(turned[i], ids[i, skip[i] :], ids[i, width:], sampling)
-        if sampling.temperature > 0:
-            _draw(turned[i], sampling, generators[i])
-    return turned
 
 # %% ../../nbs/02_encoder/01_worker.ipynb #ca7c71e6
 def first_stop(text, stops):
@@ -254,6 +191,31 @@ class Row:
 
         self.prompt, self.sampling, self.stop = prompt, sampling, stop
         self.generator = torch.Generator(device).manual_seed(seed)
+
+    def turn(self, logits, seen, written):
+        "Turn the logits of a step, in place, so that the largest is that of the token which is drawn."
+        import torch
+
+        how, seen = self.sampling, seen.unique()
+        if how.repetition_penalty != 1:
+            of_seen, penalty = logits[seen], how.repetition_penalty
+            logits[seen] = torch.where(of_seen > 0, of_seen / penalty, of_seen * penalty)
+        if how.presence_penalty and len(written):
+            logits[written.unique()] -= how.presence_penalty
+        if how.temperature <= 0:
+            return
+        logits /= how.temperature
+        if how.top_k:
+            logits[logits < logits.topk(min(how.top_k, len(logits))).values[-1]] = -torch.inf
+        kept = torch.arange(len(logits), device=logits.device)
+        if how.top_p < 1:
+            # the most likely tokens that together hold this share
+            ranked, order = logits.softmax(0).sort(descending=True)
+            kept = order[ranked.cumsum(0) - ranked < how.top_p]
+        noise = torch.rand(len(logits), generator=self.generator, device=logits.device)[kept].clamp_(1e-20, 1 - 1e-7)
+        drawn = logits[kept] - (-noise.log()).log()
+        logits.fill_(-torch.inf)
+        logits[kept] = drawn
 
     def read(self, tokenizer, ends, tokens):
         "`(text, finish, tokens)` of the tokens that were written."
@@ -281,62 +243,30 @@ class Steps:
         "The logits of a step, turned so that the largest of each row is what it writes next."
         import torch
 
-        written = ids[:, self.width :].tolist()
-        skip = [self.width - len(row.prompt) for row in self.rows]
-        samplings, generators = [row.sampling for row in self.rows], [row.generator for row in self.rows]
-        turned = drawn_logits(logits, ids, skip, self.width, samplings, generators)
-        done = [row.is_done(self.tokenizer, tokens) for row, tokens in zip(self.rows, written)]
-        done = torch.tensor(done, device=turned.device)
-        turned[done] = -torch.inf
-        turned[done, self.filler] = 0
+        turned = logits.float().clone()
+        for row, tokens, row_logits in zip(self.rows, ids, turned):
+            written = tokens[self.width :]
+            row.turn(row_logits, tokens[self.width - len(row.prompt) :], written)
+            if row.is_done(self.tokenizer, written.tolist()):
+                row_logits.fill_(-torch.inf)
+                row_logits[self.filler] = 0
         return turned
 
-# %% ../../nbs/02_encoder/01_worker.ipynb #e7773384
-def _padded(rows, width, pad, device):
-    "Token ids of the prompts of `rows`, padded on the left, and their mask."
+# %% ../../nbs/02_encoder/01_worker.ipynb #683553b0
+def write_batch(model, tokenizer, device, prompts, samplings, seeds, stops, pad, ends):
+    "`(text, finish, tokens)` for each of `prompts` (token ids) by the model's `generate`; finish is stop or length."
     import torch
+    from transformers import GenerationConfig, LogitsProcessorList
 
-    prompts = [row.prompt for row in rows]
-    grid = torch.tensor([[pad] * (width - len(ids)) + list(ids) for ids in prompts], device=device)
-    mask = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids in prompts], device=device)
-    return grid, mask
-
-# %% ../../nbs/02_encoder/01_worker.ipynb #10e4898a
-def _generated(model, steps, grid, mask, pad, ends):
-    "Token ids of prompts and texts: the model's `generate`, greedy over the logits that `steps` turn."
-    from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
-
-    class Sampler(LogitsProcessor):
-        def __call__(self, input_ids, scores):
-            return steps(input_ids, scores)
-
-    most = max(row.sampling.max_tokens for row in steps.rows)
+    rows = [Row(*column, device) for column in zip(prompts, samplings, seeds, stops, strict=True)]
+    steps, most = Steps(rows, tokenizer, ends, pad), max(sampling.max_tokens for sampling in samplings)
     fixed = {'do_sample': False, 'pad_token_id': pad, 'eos_token_id': sorted(ends) or None}
     config = GenerationConfig(**fixed, max_new_tokens=most)
-    sampler = LogitsProcessorList([Sampler()])
-    return model.generate(grid, attention_mask=mask, generation_config=config, logits_processor=sampler)
-
-# %% ../../nbs/02_encoder/01_worker.ipynb #683553b0
-def write_batch(
-    model,
-    tokenizer,
-    device,
-    prompts,  # token ids
-    samplings,  # temperature, top_k, top_p, penalties, max_tokens of each
-    seeds,
-    stops,  # strings at which each text ends
-    pad,
-    ends,  # ids of end tokens
-):
-    "`(text, finish, tokens)` for each of `prompts`; finish is stop or length."
-    import torch
-
-    columns = zip(prompts, samplings, seeds, stops, strict=True)
-    rows = [Row(*column, device) for column in columns]
-    steps = Steps(rows, tokenizer, ends, pad)
     with torch.inference_mode():
-        grid, mask = _padded(rows, steps.width, pad, device)
-        written = _generated(model, steps, grid, mask, pad, ends)[:, steps.width :].tolist()
+        grid = torch.tensor([[pad] * (steps.width - len(ids)) + list(ids) for ids in prompts], device=device)
+        mask = torch.tensor([[0] * (steps.width - len(ids)) + [1] * len(ids) for ids in prompts], device=device)
+        greedy = {'generation_config': config, 'logits_processor': LogitsProcessorList([steps])}
+        written = model.generate(grid, attention_mask=mask, **greedy)[:, steps.width :].tolist()
     return [row.read(tokenizer, ends, tokens) for row, tokens in zip(rows, written, strict=True)]
 
 # %% ../../nbs/02_encoder/01_worker.ipynb #3ae5d412
@@ -347,19 +277,9 @@ def end_tokens(model, tokenizer):
     return {token for token in ids if token is not None}
 
 # %% ../../nbs/02_encoder/01_worker.ipynb #c9c493cb
-def longest_fit(
-    fits,  # `fits(n)`: whether n characters fit; true for 0 and false for `most`
-    most,
-):
-    "The largest number of characters that fits."
-    low, high = 0, most - 1
-    while low < high:
-        middle = (low + high + 1) // 2
-        if fits(middle):
-            low = middle
-        else:
-            high = middle - 1
-    return low
+def longest_fit(fits, most):
+    "The largest number of characters n for which `fits(n)`; it holds for 0, and does not for `most`."
+    return bisect.bisect_left(range(1, most), True, key=lambda n: not fits(n))
 
 # %% ../../nbs/02_encoder/01_worker.ipynb #6fa0fc46
 # what begins and ends turns in the chat forms of Llama, Qwen, Mistral, Gemma, DeepSeek and others; not the marks
