@@ -31,7 +31,7 @@ from ..encoder.store import Blocks, Vectors, array_vectors, corpus_keys, encode_
 from .nearest import dense_search, unit, open_vectors, scaled, write_parquet, write_vectors
 from .nearest import open_blocks, write_blocks
 from .ann import AnnIndex, ann_factory, build_ann
-from .runs import run_frame, settle_ties
+from .runs import RUN_COLUMNS, run_frame, settle_ties
 from ..generator.expansion import as_queries, dense_queries
 from medir_nb.retrieval.stages import (
     BY_REPRESENTATION,
@@ -46,17 +46,6 @@ from medir_nb.retrieval.stages import (
 )
 from .retriever import LISTED, Retriever, Rewritten, Trial
 
-# %% ../../nbs/04_retrieval/10_dense_stage.ipynb #411887e6
-def _encoder_spec_or_hint(name: str):
-    "The spec of `name`; an unknown one is answered with the nearest system."
-    try:
-        return encoder_spec(name)
-    except MedirError as error:
-        if not error.what.startswith('unknown model'):
-            raise
-        names = [*RETRIEVERS, *COMBINATIONS, *encoder_names(), *checkpoint_names()]
-        raise MedirError(f'unknown system {name!r}', None, nearest(name, names)) from None
-
 # %% ../../nbs/04_retrieval/10_dense_stage.ipynb #086c3137
 def normal_encoder(
     system: System,
@@ -67,16 +56,21 @@ def normal_encoder(
     system = replace(system, name=exact_row(system.name, rows) or system.name)
     if not runnable and system.name in rows and not system.settings:
         return system
-    default = _encoder_spec_or_hint(system.name)
+    try:
+        default = encoder_spec(system.name)
+    except MedirError as error:
+        if not error.what.startswith('unknown model'):
+            raise
+        names = [*RETRIEVERS, *COMBINATIONS, *encoder_names(), *checkpoint_names()]
+        raise MedirError(f'unknown system {system.name!r}', None, nearest(system.name, names)) from None
     values = {name: True if value is None else value for name, value in system.settings}
-    chosen = encoder_spec(system.name, **values)
+    chosen, changed = encoder_spec(system.name, **values), []
     is_lower = rows.get(system.name, {}).get('dtype', 'float32') != 'float32'
-    changed = [
-        name
-        for name in sorted(values)
-        if (name == 'dtype' and is_lower) or getattr(chosen, name) != getattr(default, name)
-    ]
-    return replace(system, settings=tuple((name, getattr(chosen, name)) for name in changed))
+    for name in sorted(values):
+        value = getattr(chosen, name)
+        if (name == 'dtype' and is_lower) or value != getattr(default, name):
+            changed.append((name, value))
+    return replace(system, settings=tuple(changed))
 
 # %% ../../nbs/04_retrieval/10_dense_stage.ipynb #523c5396
 def encoder_of(
@@ -166,19 +160,16 @@ def pair_queries(
     sentences = task.pairs[side].tolist()
     return as_queries([f'{side}:{i}' for i in range(len(sentences))], sentences)
 
-
-def _texts_of(task: Task, encoder: Encoder) -> list[tuple]:
-    "The texts of a task, each with the role that they are encoded in."
-    if task.kind == 'pairs':
-        roles = roles_of_sentences(encoder.spec.sentence_role)
-        return [(pair_queries(task, f'sentence{n}'), role) for n, role in enumerate(roles, 1)]
-    return [(task.corpus, 'document'), (task.queries, 'query')]
-
 # %% ../../nbs/04_retrieval/10_dense_stage.ipynb #3e9b7deb
 def encoding_plan(encoder: Encoder, task: Task) -> Plan:
     "How many texts of a task have no stored vector, and how many words these have."
+    if task.kind == 'pairs':
+        roles = roles_of_sentences(encoder.spec.sentence_role)
+        read = [(pair_queries(task, f'sentence{n}'), role) for n, role in enumerate(roles, 1)]
+    else:
+        read = [(task.corpus, 'document'), (task.queries, 'query')]
     plan = Plan()
-    for texts, role in _texts_of(task, encoder):
+    for texts, role in read:
         keys = corpus_keys(encoder, texts, role, encoder.instruction(task, role))
         missing = missing_texts(encoder, keys, role)
         stored = len(np.unique(keys, axis=0)) - len(missing)
@@ -206,19 +197,6 @@ def check_dimensions(encoder: Encoder, queries: Vectors, documents: Vectors):
     fits = queries.dim == documents.dim or not queries.dim or not documents.dim
     check(fits, what, f'model {encoder.spec.name}', fix)
 
-# %% ../../nbs/04_retrieval/10_dense_stage.ipynb #69ae81b2
-def score_pool(task: Task, pool: pd.DataFrame, queries: Vectors, documents: Vectors, similarity: str) -> pd.DataFrame:
-    "The similarity of every query with each of its candidates, as a run."
-    scale = unit if similarity == 'cos' else lambda vectors: vectors
-    query_rows, query_at, document_at = scale(queries.chunk()), task.queries._position, task.corpus._position
-    runs = []
-    for query_id, candidates in pool.groupby('query_id', sort=False):
-        doc_ids = [d for d in candidates.doc_id if d in document_at]
-        rows = scale(documents.take(np.array([document_at[d] for d in doc_ids], dtype=int)))
-        scores = documents.layout.product(rows, query_rows[query_at[query_id]]).astype(float)
-        runs.append(pd.DataFrame({'query_id': query_id, 'doc_id': doc_ids, 'score': scores}))
-    return pd.concat(runs, ignore_index=True)
-
 # %% ../../nbs/04_retrieval/10_dense_stage.ipynb #a3802c64
 @dataclass(frozen=True)
 class EncodedDocuments:
@@ -231,9 +209,21 @@ class EncodedDocuments:
 
     nearest = staticmethod(dense_search)  # the exact search among such vectors
 
+    def similarities(self, found, asked, at: int, job: Job) -> np.ndarray:
+        "The similarity of vectors of documents with a row of those of queries."
+        return self.vectors.layout.product(found, asked[at])
+
     def score(self, task: Task, pool: pd.DataFrame, queries: Vectors, job: Job) -> pd.DataFrame:
-        "The scores of the pairs in `pool`, as a run."
-        return score_pool(task, pool, queries, self.vectors, self.encoder.spec.similarity)
+        "The scores of the pairs in `pool`, as a run; a candidate that the corpus does not hold has none."
+        scale = unit if self.encoder.spec.similarity == 'cos' else lambda vectors: vectors
+        asked, query_at, document_at = scale(queries.chunk()), task.queries._position, task.corpus._position
+        runs = []
+        for query_id, candidates in pool.groupby('query_id', sort=False):
+            doc_ids = [d for d in candidates.doc_id if d in document_at]
+            found = scale(self.vectors.take(np.array([document_at[d] for d in doc_ids], dtype=int)))
+            scores = self.similarities(found, asked, query_at[query_id], job).astype(float)
+            runs.append(pd.DataFrame({'query_id': query_id, 'doc_id': doc_ids, 'score': scores}))
+        return pd.concat(runs or [pd.DataFrame(columns=RUN_COLUMNS)], ignore_index=True)
 
     def search(self, queries: Vectors, task: Task, k: int, job: Job) -> pd.DataFrame:
         "A run of the first `k` documents of each query."
@@ -265,32 +255,18 @@ def kept_ann(encoder: Encoder, task: Task, vectors: Vectors) -> AnnIndex:
             build_ann(vectors, folder, spec.ann, spec.similarity)
     return opened_ann(encoder, vectors, folder, f'remove {typed(folder)}; the next run builds it')
 
-# %% ../../nbs/04_retrieval/10_dense_stage.ipynb #c3b98e67
-def _with_max_tokens(system: System, tokens: int) -> System:
-    "The system with a longest query and document, unless it says them itself."
-    if encoder_spec(system.name).base_url:
-        return system
-    settings = {'max_query_tokens': tokens, 'max_document_tokens': tokens} | dict(system.settings)
-    return replace(system, settings=tuple(settings.items()))
-
-# %% ../../nbs/04_retrieval/10_dense_stage.ipynb #5629fb45
-def check_chunks(encoder: Encoder, task: Task | None):
-    "Refuse late chunking of passages that overlap, whose words would stand twice in their document."
-    cut = task.passages if task is not None and encoder.spec.chunks else None
-    what = 'a document is encoded once with chunks=late, and its passages overlap'
-    check(not (cut and cut.overlap), what, str(cut), 'leave overlap out')
-
 # %% ../../nbs/04_retrieval/10_dense_stage.ipynb #a3802c65
 class _DenseRanking(Retriever):
     "How an encoder ranks by an exact search; `expression` is a `System` or a reader's own model object."
 
     kind, documents = 'dense', EncodedDocuments
     normal = staticmethod(normal_encoder)
-    with_max_tokens = staticmethod(_with_max_tokens)
 
     def encoder(self, job: Job) -> Encoder:
         encoder = encoder_of(self.expression, job.dtype, job.device)
-        check_chunks(encoder, job.task)
+        cut = job.task.passages if job.task is not None and encoder.spec.chunks else None
+        what = 'a document is encoded once with chunks=late, and its passages overlap'
+        check(not (cut and cut.overlap), what, str(cut), 'leave overlap out')
         return encoder
 
     def models(self) -> list[str]:
@@ -304,9 +280,8 @@ class _DenseRanking(Retriever):
         encoder, task = self.encoder(job), job.task
         vectors = encode_corpus(encoder, task.corpus, 'document', encoder.instruction(task, 'document'))
         encoder.storable &= job.kept is None  # a service keeps nothing of what it is asked
-        if encoder.spec.ann and len(vectors):
-            return self.documents(encoder, vectors, database=kept_ann(encoder, task, vectors))
-        return self.documents(encoder, vectors)
+        ann = kept_ann(encoder, task, vectors) if encoder.spec.ann and len(vectors) else None
+        return self.documents(encoder, vectors, database=ann)
 
     def rank(self, job: Job, expanded, depth: int, pool: pd.DataFrame | None) -> Ranking:
         task, searched = job.task, self.prepared(job)
@@ -363,6 +338,9 @@ def _conditions(encoder: Encoder, encoded) -> dict:
     }
 
 # %% ../../nbs/04_retrieval/10_dense_stage.ipynb #c36804d7
+_OF_NO_FOLDER = ('stored', 'oversample', 'ann', 'probe', 'max_active_dims', 'joined')  # settings beside kept weights
+
+
 def encoder_about(encoder: Encoder, task: Task) -> dict:
     "What went into the vectors of an encoder."
     spec, instructions = encoder.pin(), {role: encoder.instruction(task, role) for role in ROLES}
@@ -378,43 +356,35 @@ def encoder_about(encoder: Encoder, task: Task) -> dict:
     }
 
 
-def _kept_encoder(encoder: Encoder, weights: Path, device: str | None) -> Encoder:
-    "The encoder whose weights an index keeps, with the settings that a folder has no place for."
-    if not weights.is_dir():
-        return encoder
-    kept = Encoder(str(weights), device=device)
-    beside = ('stored', 'oversample', 'ann', 'probe', 'max_active_dims', 'joined')
-    own = {name: getattr(encoder.spec, name) for name in beside}
-    return Encoder(replace(kept.spec, **own), device=device)
-
-
-def _exported_model(encoder: Encoder, folder: Path, name: str, instruction: str) -> dict:
-    "Write the weights of an encoder, or say why not; what a manifest says of them."
-    if reason := why_not_carried(encoder.spec):
-        note(f'{encoder.spec.name}: its weights are not exported: {reason}')
-        return {'model': '', 'model_left_out': reason}
-    save_encoder(encoder, folder / 'models' / name, instruction)
-    return {'model': f'models/{name}'}
-
-
 def _check_saved(encoder: Encoder, saved: Encoder, instruction: str, folder: Path):
     "Refuse saved weights that give another vector for a query."
-    probe = [('', 'which drug lowers blood glucose?')]
+    probe, layout = [('', 'which drug lowers blood glucose?')], layout_of(encoder.spec)
     own = encoder.encode(encoder.render(probe, 'query', instruction), 'query', instruction)
     again = saved.encode(saved.render(probe, 'query'), 'query')
-    own, again = (layout_of(encoder.spec).to_numbers(encoded.vectors) for encoded in (own, again))
-    is_same = np.allclose(own, again, atol=1e-4)
+    is_same = np.allclose(layout.to_numbers(own.vectors), layout.to_numbers(again.vectors), atol=1e-4)
     check(is_same, 'the saved weights give other vectors', folder, 'leave --with-model out')
 
 # %% ../../nbs/04_retrieval/10_dense_stage.ipynb #62c32deb
 class _KeptRanking(_DenseRanking):
     "What an index keeps of it: vectors in a file or in blocks, and an approximate index of them."
 
+    @staticmethod
+    def with_max_tokens(system: System, tokens: int) -> System:
+        if encoder_spec(system.name).base_url:
+            return system
+        settings = {'max_query_tokens': tokens, 'max_document_tokens': tokens} | dict(system.settings)
+        return replace(system, settings=tuple(settings.items()))
+
     def _folder(self, place: Path, part: str) -> Path:
         return Path(place) / part / slug(self.retriever, 40)
 
     def _kept_encoder(self, job: Job, place: Path) -> Encoder:
-        return _kept_encoder(self.encoder(job), self._folder(place.parent, 'model'), job.device)
+        "The encoder, by the weights that an index keeps, where it keeps them."
+        encoder, weights = self.encoder(job), self._folder(place.parent, 'model')
+        if not weights.is_dir():
+            return encoder
+        own = {name: getattr(encoder.spec, name) for name in _OF_NO_FOLDER}
+        return Encoder(replace(Encoder(str(weights), device=job.device).spec, **own), device=job.device)
 
     def _blocks(self, encoder: Encoder, place: Path) -> Blocks | None:
         "The blocks of an index; None where its vectors are one file."
@@ -427,29 +397,27 @@ class _KeptRanking(_DenseRanking):
             check(store == 'flat', f'{store} keeps float vectors', str(self.expression), 'leave --store out')
             counted = write_blocks(encoder, job.task, blocks, before and self._blocks(encoder, before))
         else:
-            known = before and self._folder(before, 'vectors')
-            counted = write_vectors(encoder, job.task, self._folder(place, 'vectors'), known, store)
-        if spec_ann := encoder.spec.ann:
-            check(store == 'flat', f'ann={spec_ann} answers in its place', f'--store {store}', 'leave one of them out')
-            build_ann(self._vectors(encoder, job, place), self._folder(place, 'ann'), spec_ann, encoder.spec.similarity)
+            here, known = self._folder(place, 'vectors'), before and self._folder(before, 'vectors')
+            counted = write_vectors(encoder, job.task, here, known, store)
+        if ann := encoder.spec.ann:
+            check(store == 'flat', f'ann={ann} answers in its place', f'--store {store}', 'leave one of them out')
+            vectors, _ = self._vectors(encoder, job, place, store)
+            build_ann(vectors, self._folder(place, 'ann'), ann, encoder.spec.similarity)
         return counted
 
-    def _vectors(self, encoder: Encoder, job: Job, place: Path) -> Vectors:
-        "The vectors of documents as an index keeps them."
+    def _vectors(self, encoder: Encoder, job: Job, place: Path, store: str) -> tuple[Vectors, object]:
+        "The vectors of documents as an index keeps them, and the database that answers in their place."
         if (blocks := self._blocks(encoder, place)) is not None:
-            return open_blocks(blocks, job.task.corpus)
-        return open_vectors(self._folder(place, 'vectors'), 'flat')[0]
+            return open_blocks(blocks, job.task.corpus), None
+        return open_vectors(self._folder(place, 'vectors'), store)
 
     def open(self, job: Job, place: Path, store: str = 'flat') -> EncodedDocuments:
         encoder = self._kept_encoder(job, place)
         encoder.storable = False  # nothing of a question is kept
+        vectors, database = self._vectors(encoder, job, place, store)
         if encoder.spec.ann:
-            vectors = self._vectors(encoder, job, place)
-            return self.documents(encoder, vectors, database=opened_ann(encoder, vectors, self._folder(place, 'ann')))
-        if (blocks := self._blocks(encoder, place)) is not None:
-            return self.documents(encoder, open_blocks(blocks, job.task.corpus))
-        vectors, database = open_vectors(self._folder(place, 'vectors'), store)
-        return EncodedDocuments(encoder, vectors, True, database)
+            database = opened_ann(encoder, vectors, self._folder(place, 'ann'))
+        return self.documents(encoder, vectors, self._blocks(encoder, place) is None, database)
 
     def disk_bytes(self, job: Job) -> int:
         spec = self.encoder(job).spec
@@ -479,9 +447,12 @@ class DenseRetriever(_KeptRanking):
         about = {'kind': self.kind, 'system': self.retriever, **encoder_about(encoder, job.task)}
         files = self._write_vectors(vectors, job.task.corpus.ids, folder / 'vectors' / name)
         about |= {'files': files, 'dimensions': vectors.dim, 'from_index': is_index}
-        if not is_index:
-            about['truncated_documents'] = int(vectors.truncated.sum())
-        return about | _exported_model(encoder, folder, name, about['instructions']['query'])
+        about |= {} if is_index else {'truncated_documents': int(vectors.truncated.sum())}
+        if reason := why_not_carried(encoder.spec):
+            note(f'{encoder.spec.name}: its weights are not exported: {reason}')
+            return about | {'model': '', 'model_left_out': reason}
+        save_encoder(encoder, folder / 'models' / name, about['instructions']['query'])
+        return about | {'model': f'models/{name}'}
 
     def reads(self, job: Job) -> str:
         return str(contract(self.encoder(job), job.task))

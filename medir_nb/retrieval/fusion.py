@@ -11,8 +11,8 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 from ..core.errors import check
-from .rerank_stage import Fuse, fusion_settings, fusion_weights
-from .runs import first_ranks, sort_run
+from .rerank_stage import Fuse, fusion_weights
+from .runs import summed_ranks
 from .stages import Fusion
 
 # %% ../../nbs/04_retrieval/15_fusion.ipynb #d3722c76
@@ -37,23 +37,21 @@ def linear(
         above, width = listed.score - scores.transform('min'), _NORMS[norm](scores)
         scaled = np.where(width > 0, above / width.where(width > 0, 1), 1.0)
         parts.append(listed.assign(score=weight * scaled))
-    summed = pd.concat(parts).groupby(['query_id', 'doc_id'], sort=False, as_index=False).score.sum()
-    return first_ranks(sort_run(summed), k)
+    return summed_ranks(parts, k)
 
 # %% ../../nbs/04_retrieval/15_fusion.ipynb #1567e34e
 class Linear(Fuse):
     "`linear(E:.6,E:.4,norm=minmax)`: one run of several, by the weighted sum of their scores."
 
-    options = {'norm': ('minmax', lambda norm: norm in _NORMS, ' or '.join(_NORMS))}
+    options = {'norm': ('minmax', (_NORMS.__contains__, ' or '.join(_NORMS)))}
 
     @classmethod
     def normal(cls, fusion: Fusion) -> Fusion:
-        weights = fusion_weights(fusion)
-        check(weights, 'a weight is missing', str(fusion), 'write linear(E:.6,E:.4)')
+        weights, fix = fusion_weights(fusion), 'write linear(E:.6,E:.4)'
+        check(weights, 'a weight is missing', str(fusion), fix)
         total = math.fsum(weights)
-        what = f'the weights sum to {total:.6g} instead of 1'
-        check(abs(total - 1) < 1e-6, what, str(fusion), 'write linear(E:.6,E:.4)')
-        return replace(fusion, weights=weights, settings=fusion_settings(fusion, cls.options))
+        check(abs(total - 1) < 1e-6, f'the weights sum to {total:.6g} instead of 1', str(fusion), fix)
+        return replace(super().normal(fusion), weights=weights)
 
     def fuse(self, runs: list[pd.DataFrame], k: int) -> pd.DataFrame:
         return linear(runs, self.expression.weights, dict(self.expression.settings).get('norm', 'minmax'), k)

@@ -31,6 +31,12 @@ def first_ranks(run: pd.DataFrame, k: int) -> pd.DataFrame:
     return run[run.groupby('query_id', sort=False).cumcount() < k].reset_index(drop=True)
 
 
+def summed_ranks(runs: list[pd.DataFrame], k: int) -> pd.DataFrame:
+    "The first `k` documents of each query by the sum of their scores in `runs`."
+    summed = pd.concat(runs).groupby(['query_id', 'doc_id'], sort=False, as_index=False).score.sum()
+    return first_ranks(sort_run(summed), k)
+
+
 def best_first(scores: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
     "The `depth` largest entries of each row and their columns, in descending order."
     best = np.argpartition(-scores, depth - 1, axis=1)[:, :depth]
@@ -95,13 +101,11 @@ def rrf(
     weights: tuple = (),  # of the runs; (): 1 each
 ) -> pd.DataFrame:
     "Reciprocal-rank fusion of `runs`; the first `k` per query. A document that a run lacks gets nothing from it."
-    weights = weights or (1,) * len(runs)
-    ranked = [sort_run(run) for run in runs]
-    ranks = [1 + run.groupby('query_id', sort=False).cumcount() for run in ranked]
-    listed = zip(ranked, ranks, weights, strict=True)
-    parts = [run.assign(score=weight / (constant + rank)) for run, rank, weight in listed]
-    summed = pd.concat(parts).groupby(['query_id', 'doc_id'], sort=False, as_index=False).score.sum()
-    return first_ranks(sort_run(summed), k)
+    parts = []
+    for run, weight in zip(map(sort_run, runs), weights or (1,) * len(runs), strict=True):
+        rank = 1 + run.groupby('query_id', sort=False).cumcount()
+        parts.append(run.assign(score=weight / (constant + rank)))
+    return summed_ranks(parts, k)
 
 # %% ../../nbs/04_retrieval/00_runs.ipynb #e18dc050
 def write_run(
