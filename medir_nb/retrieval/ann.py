@@ -109,8 +109,16 @@ class AnnIndex:
         fix: str = 'build the index again',  # where it is damaged
     ):
         self.vectors, self.similarity, self.oversample = vectors, similarity, oversample
-        self.about, self.index = _opened(Path(folder), fix, len(vectors))
-        _set_probe(self.index, self.about['factory'], probe)
+        folder, faiss, n = Path(folder), the_faiss(), len(vectors)
+        with boundary('the approximate index is damaged', folder, fix):
+            about, file = json.loads((folder / 'ann.json').read_text(encoding='utf-8')), folder / 'ann.faiss'
+            if file.stat().st_size != about['bytes']:
+                raise ValueError(f'{file.stat().st_size:,} bytes in place of {about["bytes"]:,}')
+            self.index = faiss.read_index(str(file), faiss.IO_FLAG_MMAP)  # mapped where faiss can
+        is_whole = self.index.ntotal == n
+        check(is_whole, f'the approximate index has {self.index.ntotal:,} vectors of {n:,}', folder, fix)
+        self.about = about
+        _set_probe(self.index, about['factory'], probe)
 
     def close(self):
         "Nothing is held."
@@ -134,15 +142,3 @@ class AnnIndex:
         scores[picked < 0] = -np.inf
         first = np.argsort(-scores, axis=1, kind='stable')[:, :k]
         return np.take_along_axis(scores, first, 1), np.take_along_axis(picked, first, 1)
-
-
-def _opened(folder: Path, fix: str, n: int) -> tuple[dict, object]:
-    "What an index says of itself, and the index, mapped where faiss can; a damaged one is refused."
-    faiss = the_faiss()
-    with boundary('the approximate index is damaged', folder, fix):
-        about, file = json.loads((folder / 'ann.json').read_text(encoding='utf-8')), folder / 'ann.faiss'
-        if file.stat().st_size != about['bytes']:
-            raise ValueError(f'{file.stat().st_size:,} bytes in place of {about["bytes"]:,}')
-        index = faiss.read_index(str(file), faiss.IO_FLAG_MMAP)
-    check(index.ntotal == n, f'the approximate index has {index.ntotal:,} vectors of {n:,}', folder, fix)
-    return about, index

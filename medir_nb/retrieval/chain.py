@@ -22,7 +22,7 @@ from ..data.corpora import asked, corpus_task
 from ..data.task import Task
 from ..encoder.encoder_rows import parse_dtype, encoder_spec
 from ..encoder.services import object_name
-from ..encoder.model import Encoder
+
 from ..encoder.model_row import roles_of_sentences
 from ..encoder.store import encode_corpus
 from ..generator.agent import pending_turns, search_and_write
@@ -31,30 +31,12 @@ from ..generator.methods import expansion_settings, method_row
 from ..generator.models import llm
 from ..generator.llm_rows import llm_spec
 from .bm25 import BM25, preset_settings
-from medir_nb.retrieval.stages import (
-    Job,
-    Plan,
-    Stage,
-    check_unless_stored,
-    Expansion,
-    Fusion,
-    System,
-    COMBINATIONS,
-    EXPANDERS,
-    RETRIEVERS,
-)
-from .stages import Answer, found_documents
+from .stages import Job, Plan, Stage, check_unless_stored, Expansion, Fusion, System, COMBINATIONS
+from .stages import EXPANDERS, RETRIEVERS, Answer, found_documents
 from .dense_stage import encoder_of, encoder_counts, pair_queries
 from .filters import allowed_documents
-from medir_nb.retrieval.expressions import (
-    each_system,
-    parse,
-    reranker_class,
-    retriever_of,
-    model_rows,
-    normal_system,
-    parts,
-)
+from .expressions import each_system, parse, reranker_class, retriever_of, model_rows, normal_system
+from .expressions import parts
 from .reranker_model import reranker_spec
 from .reading_stage import cut_passage
 from .nearest import unit

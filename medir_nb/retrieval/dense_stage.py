@@ -33,17 +33,8 @@ from .nearest import open_blocks, write_blocks
 from .ann import AnnIndex, ann_factory, build_ann
 from .runs import RUN_COLUMNS, run_frame, settle_ties
 from ..generator.expansion import as_queries, dense_queries
-from medir_nb.retrieval.stages import (
-    BY_REPRESENTATION,
-    COMBINATIONS,
-    RETRIEVERS,
-    Counts,
-    Job,
-    Plan,
-    Ranking,
-    check_unless_stored,
-    System,
-)
+from .stages import BY_REPRESENTATION, COMBINATIONS, RETRIEVERS, Counts, Job, Plan, Ranking
+from .stages import check_unless_stored, System
 from .retriever import LISTED, Retriever, Rewritten, Trial
 
 # %% ../../nbs/04_retrieval/10_dense_stage.ipynb #086c3137
@@ -407,9 +398,8 @@ class _KeptRanking(_DenseRanking):
 
     def _vectors(self, encoder: Encoder, job: Job, place: Path, store: str) -> tuple[Vectors, object]:
         "The vectors of documents as an index keeps them, and the database that answers in their place."
-        if (blocks := self._blocks(encoder, place)) is not None:
-            return open_blocks(blocks, job.task.corpus), None
-        return open_vectors(self._folder(place, 'vectors'), store)
+        blocks, file = self._blocks(encoder, place), self._folder(place, 'vectors')
+        return open_vectors(file, store) if blocks is None else (open_blocks(blocks, job.task.corpus), None)
 
     def open(self, job: Job, place: Path, store: str = 'flat') -> EncodedDocuments:
         encoder = self._kept_encoder(job, place)

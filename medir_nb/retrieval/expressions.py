@@ -21,7 +21,6 @@ from .rerank_stage import Reorder, Rerank
 from .sparse_stage import SparseRetriever
 from .late_stage import LateRerank
 from .reading_stage import READINGS, Reading
-from .fusion import Linear
 from .expanders import RM3, Rocchio, Synonyms
 
 # %% ../../nbs/04_retrieval/17_expressions.ipynb #60b625d9
@@ -104,7 +103,6 @@ def _read_settings(reader: _Reader) -> tuple:
 RETRIEVERS['bm25'] = BM25Retriever
 BY_REPRESENTATION['sparse'] = SparseRetriever
 RERANKERS.update(dict.fromkeys(READINGS, Reading))
-COMBINATIONS['linear'] = Linear
 EXPANDERS.update(rm3=RM3, rocchio=Rocchio, synonyms=Synonyms)
 
 

@@ -40,14 +40,6 @@ def the_faiss():
     return faiss
 
 
-def _gpu(device: str | None) -> int | None:
-    "The number of the GPU that faiss searches on; None where it has none."
-    faiss = the_faiss()
-    if device == 'cpu' or not hasattr(faiss, 'StandardGpuResources') or not faiss.get_num_gpus():
-        return None
-    return int(device.split(':')[1]) if device and ':' in device else 0
-
-
 @functools.cache
 def _gpu_resources():
     "faiss's working memory on the GPU, one a process: each reserves its own."
@@ -59,11 +51,12 @@ _DEEPEST_ON_GPU = 2048
 
 def _knn(queries: np.ndarray, block: np.ndarray, k: int, device: str | None) -> tuple[np.ndarray, np.ndarray]:
     "The `k` largest dot products of each query with a block and their positions."
-    faiss, gpu, block = the_faiss(), _gpu(device), np.ascontiguousarray(block)
-    inner = faiss.METRIC_INNER_PRODUCT
-    if gpu is not None and k <= _DEEPEST_ON_GPU:
-        return faiss.knn_gpu(_gpu_resources(), queries, block, k, metric=inner, device=gpu)
-    return faiss.knn(queries, block, k, metric=inner)
+    faiss, block = the_faiss(), np.ascontiguousarray(block)
+    inner, has_gpu = faiss.METRIC_INNER_PRODUCT, hasattr(faiss, 'StandardGpuResources') and faiss.get_num_gpus()
+    if device == 'cpu' or not has_gpu or k > _DEEPEST_ON_GPU:
+        return faiss.knn(queries, block, k, metric=inner)
+    gpu = int(device.split(':')[1]) if device and ':' in device else 0
+    return faiss.knn_gpu(_gpu_resources(), queries, block, k, metric=inner, device=gpu)
 
 # %% ../../nbs/04_retrieval/02_nearest.ipynb #28890da6
 def _best_columns(columns: np.ndarray, *arrays: np.ndarray) -> list[np.ndarray]:
@@ -91,22 +84,17 @@ def search_blocks(
     return _best_columns(np.argsort(-scores, axis=1, kind='stable'), scores, positions)
 
 # %% ../../nbs/04_retrieval/02_nearest.ipynb #8b37932e
-def _nearest_by_bits(queries: np.ndarray, documents: Vectors, n: int) -> np.ndarray:
-    "Positions of the `n` documents that differ from each query in the fewest bits, of equal ones the first."
-    bits, faiss = np.packbits(queries > 0, axis=1), the_faiss()
+def _search_bits(queries: np.ndarray, documents: Vectors, k: int, scale) -> tuple[np.ndarray, np.ndarray]:
+    "The `k` best scores of each query among the documents that differ from it in the fewest bits, and their positions."
+    bits, faiss, n = np.packbits(queries > 0, axis=1), the_faiss(), min(len(documents), documents.layout.oversample * k)
     found = np.empty((len(queries), 0), np.int64)
     for places, part in documents.by_block():
         # all of a block: which of the equal ones faiss would leave out depends on how blocks are cut
         differing, rows = faiss.knn_hamming(bits, np.ascontiguousarray(part.codes), len(part))
         found = np.hstack([found, differing.astype(np.int64) * len(documents) + places[rows]])
-        if found.shape[1] > n:
+        if found.shape[1] > n:  # of documents that differ in as many bits the first
             found = np.partition(found, n - 1, axis=1)[:, :n]
-    return np.sort(found % len(documents), axis=1)
-
-
-def _search_bits(queries: np.ndarray, documents: Vectors, k: int, scale) -> tuple[np.ndarray, np.ndarray]:
-    "The `k` best scores of each query among those, falling, and their positions."
-    positions = _nearest_by_bits(queries, documents, min(len(documents), documents.layout.oversample * k))
+    positions = np.sort(found % len(documents), axis=1)
     products = [scale(documents.take(row)) @ query for row, query in zip(positions, queries, strict=True)]
     scores = np.array(products, np.float32)
     return _best_columns(np.argsort(-scores, axis=1, kind='stable')[:, :k], scores, positions)

@@ -18,7 +18,7 @@ from collections import namedtuple
 from dataclasses import replace
 from pathlib import Path
 from ..core.places import follows_home
-from ..core.errors import MedirError, boundary, check, checked, nearest, typed
+from ..core.errors import boundary, check, checked, nearest, typed
 from ..core.hardware import versions
 from ..core.console import counted, note, waiting
 from ..core.files import atomic_folder, canonical, lock, read_json, write_json
