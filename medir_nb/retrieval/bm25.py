@@ -293,11 +293,10 @@ class _Bm25sIndex(_StoredWeights):
     def best(self, queries: list[list[str]], ids: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         "Scores and positions of the first `k` documents of each query, and of those that tie with the last."
         tokens = [self.known(of_query) for of_query in queries]
-
-        def search(rows, depth):
-            return self._first([tokens[row] for row in rows], depth)
-
-        return settle_ties(search, len(tokens), self.n_docs, k, floor=0.0)
+        first = self._first
+        return settle_ties(
+            lambda rows, depth: first([tokens[row] for row in rows], depth), len(tokens), self.n_docs, k, floor=0.0
+        )
 
     def save(self, folder: Path):
         "Write the index as bm25s does."

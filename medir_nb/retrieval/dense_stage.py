@@ -32,7 +32,7 @@ from .nearest import dense_search, unit, open_vectors, scaled, write_parquet, wr
 from .nearest import open_blocks, write_blocks
 from .ann import AnnIndex, ann_factory, build_ann
 from .runs import RUN_COLUMNS, run_frame, settle_ties
-from ..generator.expansion import as_queries, dense_queries
+from ..generator.expansion import as_queries, dense_queries, sparse_queries
 from .stages import BY_REPRESENTATION, COMBINATIONS, RETRIEVERS, Counts, Job, Plan, Ranking
 from .stages import check_unless_stored, System
 from .retriever import LISTED, Retriever, Rewritten, Trial
@@ -224,10 +224,8 @@ class EncodedDocuments:
         if self.database is None:
             return self.nearest(queries, self.vectors, *ids, k, similarity, job.device)
 
-        def search(rows, depth):
-            return self.database.search(queries[rows], depth)
-
-        return run_frame(*ids, *settle_ties(search, len(queries), len(task.corpus), k), k)
+        search, n = self.database.search, (len(queries), len(task.corpus))
+        return run_frame(*ids, *settle_ties(lambda rows, depth: search(queries[rows], depth), *n, k), k)
 
 # %% ../../nbs/04_retrieval/10_dense_stage.ipynb #c3b98e66
 def opened_ann(encoder: Encoder, vectors: Vectors, folder: Path, fix: str = 'build the index again') -> AnnIndex:
@@ -276,19 +274,16 @@ class _DenseRanking(Retriever):
 
     def rank(self, job: Job, expanded, depth: int, pool: pd.DataFrame | None) -> Ranking:
         task, searched = job.task, self.prepared(job)
+        if expanded and self.kind == 'sparse':  # its texts join the words of a query
+            task, expanded = replace(task, queries=sparse_queries(task, expanded)), None
         encoder, documents = searched.encoder, searched.vectors
         queries, counted = query_vectors(encoder, task, expanded)
         check_dimensions(encoder, queries, documents)
-        counts = encoder_counts(
-            encoder,
-            job.device,
-            encoded_docs=documents.stats['encoded'],
-            cached_docs=documents.stats['cached'],
-            encoded_queries=counted['encoded'],
-            truncated_docs=int(documents.truncated.sum()),
-            truncated_queries=counted['truncated'],
-            server=encoder.spec.url if encoder.spec.url != encoder.spec.base_url else None,
-        )
+        told = {f'{name}_docs': documents.stats[name] for name in ('encoded', 'cached')}
+        told |= {f'{name}_queries': counted[name] for name in ('encoded', 'truncated')}
+        told |= {'truncated_docs': int(documents.truncated.sum())}
+        server = encoder.spec.url if encoder.spec.url != encoder.spec.base_url else None
+        counts = encoder_counts(encoder, job.device, **told, server=server)
         if pool is not None:
             return Ranking(searched.score(task, pool, queries, job), counts)
         return Ranking(searched.search(queries, task, depth, job), counts)

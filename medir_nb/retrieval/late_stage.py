@@ -21,12 +21,12 @@ from ..encoder.model import Encoder
 from ..encoder.model_row import ROLES, STORED
 from ..encoder.multi_vector import Ragged, ragged, save_multi_vector
 from ..encoder.store import LAYOUTS, Vectors, encode_corpus
-from ..generator.expansion import sparse_queries
+
 from .dense_stage import DenseRetriever, EncodedDocuments, check_dimensions, encoder_about
 from .dense_stage import encoder_of, encoding_plan, normal_encoder
 from .rerank_stage import Rerank
 from .runs import RUN_COLUMNS, best_first, first_ranks, run_frame, settle_ties, sort_run
-from .stages import BY_REPRESENTATION, Job, Plan, Ranking, Reranking, System, check_unless_stored
+from .stages import BY_REPRESENTATION, Job, Plan, Reranking, System, check_unless_stored
 
 # %% ../../nbs/04_retrieval/13_late_stage.ipynb #16d58786
 def maxsim_scores(
@@ -114,30 +114,22 @@ class Centroids:
         return np.sort(found[np.argsort(-estimated, kind='stable')[:n]])
 
 # %% ../../nbs/04_retrieval/13_late_stage.ipynb #e9eea86e
-def _trained(documents: Vectors, seed: int = 0) -> Centroids:
-    "Centroids of the token vectors of documents."
+def kept_centroids(documents: Vectors, name: str, seed: int = 0) -> Centroids:
+    "Centroids of the token vectors of documents, trained once and kept under `name`."
     import faiss
 
-    ends = np.cumsum(documents.tokens, dtype=np.int64)
-    size = 2 ** int(np.log2(max(1, 16 * np.sqrt(ends[-1]))))
-    size = min(size, int(ends[-1]))
-    drawn = np.sort(np.random.default_rng(seed).permutation(len(documents))[: max(1, size)])
-    sample = np.concatenate([documents.take(drawn[i : i + 1024]).tokens for i in range(0, len(drawn), 1024)])
-    trained = faiss.Kmeans(documents.dim, size, niter=4, seed=seed, spherical=True, min_points_per_centroid=1)
-    trained.train(np.ascontiguousarray(sample, np.float32))
-    parts = [trained.index.search(documents.chunk(*edges).tokens, 1)[1][:, 0] for edges in _stretches(documents.tokens)]
-    return Centroids(trained.centroids, np.concatenate(parts).astype(np.int32), ends)
-
-
-def kept_centroids(documents: Vectors, name: str) -> Centroids:
-    "The same, read where they are kept under `name`."
-    path = home() / 'centroids' / f'{name}.npz'
+    path, ends = home() / 'centroids' / f'{name}.npz', np.cumsum(documents.tokens, dtype=np.int64)
     if not path.is_file():
+        size = min(2 ** int(np.log2(max(1, 16 * np.sqrt(ends[-1])))), int(ends[-1]))
+        drawn = np.sort(np.random.default_rng(seed).permutation(len(documents))[: max(1, size)])
+        trained = faiss.Kmeans(documents.dim, size, niter=4, seed=seed, spherical=True, min_points_per_centroid=1)
+        stretches = _stretches(documents.tokens)
         with waiting(f'centroids of {int(documents.tokens.sum()):,} token vectors'):
-            made = _trained(documents)
+            sample = [documents.take(drawn[i : i + 1024]).tokens for i in range(0, len(drawn), 1024)]
+            trained.train(np.ascontiguousarray(np.concatenate(sample), np.float32))
+            parts = [trained.index.search(documents.chunk(*edges).tokens, 1)[1][:, 0] for edges in stretches]
         with atomic_path(path) as tmp, open(tmp, 'wb') as file:
-            np.savez(file, centroids=made.centroids, codes=made.codes, ends=made.ends)
-        return made
+            np.savez(file, centroids=trained.centroids, codes=np.concatenate(parts).astype(np.int32), ends=ends)
     with np.load(path) as kept:
         return Centroids(*(kept[part] for part in ('centroids', 'codes', 'ends')))
 
@@ -196,11 +188,6 @@ class LateRetriever(DenseRetriever):
     kind = 'sparse'  # texts of an expansion join the words of the query
     feedback = ''  # there is no one vector of a document
     documents = _TokenDocuments
-
-    def rank(self, job: Job, expanded, depth: int, pool: pd.DataFrame | None) -> Ranking:
-        if expanded:
-            job = replace(job, task=replace(job.task, queries=sparse_queries(job.task, expanded)))
-        return super().rank(job, None, depth, pool)
 
     def settings(self, job: Job) -> dict:
         spec = self.encoder(job).spec

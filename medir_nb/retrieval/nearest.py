@@ -18,7 +18,7 @@ from ..encoder.backends import Encoded
 from ..encoder.store import Blocks, Vectors, corpus_keys, encode_corpus, text_keys
 from ..encoder.model import Encoder
 from .databases import DATABASES
-from .runs import RUN_COLUMNS, run_frame, settle_ties
+from .runs import RUN_COLUMNS, best_first, run_frame, settle_ties
 
 # %% ../../nbs/04_retrieval/02_nearest.ipynb #b200866d
 def unit(vectors: np.ndarray) -> np.ndarray:
@@ -47,6 +47,7 @@ def _gpu_resources():
 
 # %% ../../nbs/04_retrieval/02_nearest.ipynb #dc292e2b
 _DEEPEST_ON_GPU = 2048
+_SPARSE_AT_A_TIME = 64  # queries whose scores lie in memory at once
 
 
 def _knn(queries: np.ndarray, block: np.ndarray, k: int, device: str | None) -> tuple[np.ndarray, np.ndarray]:
@@ -58,13 +59,20 @@ def _knn(queries: np.ndarray, block: np.ndarray, k: int, device: str | None) -> 
     gpu = int(device.split(':')[1]) if device and ':' in device else 0
     return faiss.knn_gpu(_gpu_resources(), queries, block, k, metric=inner, device=gpu)
 
+
+def _sparse_knn(queries, block, k: int) -> tuple[np.ndarray, np.ndarray]:
+    "The same of rows of sparse matrices, by the processor."
+    by_term, starts = block.T.tocsr(), range(0, queries.shape[0], _SPARSE_AT_A_TIME)
+    found = [best_first((queries[start : start + _SPARSE_AT_A_TIME] @ by_term).toarray(), k) for start in starts]
+    return tuple(map(np.vstack, zip(*found, strict=True)))
+
 # %% ../../nbs/04_retrieval/02_nearest.ipynb #28890da6
 def _best_columns(columns: np.ndarray, *arrays: np.ndarray) -> list[np.ndarray]:
     "Those columns of each row."
     return [np.take_along_axis(array, columns, 1) for array in arrays]
 
 
-def search_blocks(
+def _search_blocks(
     queries,  # rows of an array, or of a matrix that `knn` takes
     documents: Vectors,
     k: int,
@@ -101,7 +109,7 @@ def _search_bits(queries: np.ndarray, documents: Vectors, k: int, scale) -> tupl
 
 # %% ../../nbs/04_retrieval/02_nearest.ipynb #a7ef534e
 def dense_search(
-    queries,  # an array or `Vectors` (n, dim)
+    queries,  # an array or `Vectors` (n, dim), or rows of a sparse matrix
     documents: Vectors,
     query_ids,
     doc_ids,
@@ -110,21 +118,25 @@ def dense_search(
     device: str | None = None,  # default: the GPU where faiss has one
     block: int | None = None,  # documents at a time; default: 64 MB of them
 ) -> pd.DataFrame:
-    "A run of the exact top `k` documents per query; of vectors of bits, among those that differ least."
-    vectors = queries.chunk() if isinstance(queries, Vectors) else np.asarray(queries, np.float32)
-    known = ['dot', 'cos']
+    "A run of the exact top `k` documents per query; of bits, among those that differ least; of terms, that share one."
+    vectors = queries.chunk() if isinstance(queries, Vectors) else queries
+    known, is_sparse = ['dot', 'cos'], hasattr(vectors, 'multiply')
     check(similarity in known, f'unknown similarity {similarity!r}', None, nearest(similarity, known))
-    if len(documents) == 0 or len(vectors) == 0:
+    vectors = vectors if is_sparse else np.asarray(vectors, np.float32)
+    if len(documents) == 0 or vectors.shape[0] == 0:
         return pd.DataFrame(columns=RUN_COLUMNS)
-    scale = unit if similarity == 'cos' else np.asarray
-    asked, size = np.ascontiguousarray(scale(vectors)), block or max(10_000, 2**24 // vectors.shape[1])
+    scale = unit if similarity == 'cos' else lambda vectors: vectors
+    asked, size = scale(vectors), block or max(10_000, 2**24 // vectors.shape[1])
+    asked = asked if is_sparse else np.ascontiguousarray(asked)
+    knn = _sparse_knn if is_sparse else partial(_knn, device=device)
 
     def search(rows, depth):
         if documents.layout.oversample:
             return _search_bits(asked[rows], documents, depth, scale)
-        return search_blocks(asked[rows], documents, depth, scale, partial(_knn, device=device), size)
+        return _search_blocks(asked[rows], documents, depth, scale, knn, size)
 
-    return run_frame(query_ids, doc_ids, *settle_ties(search, len(asked), len(documents), k), k)
+    found = settle_ties(search, vectors.shape[0], len(documents), k, 0.0 if is_sparse else -np.inf)
+    return run_frame(query_ids, doc_ids, *found, k, positive_only=is_sparse)
 
 # %% ../../nbs/04_retrieval/02_nearest.ipynb #7c80604f
 _AT_A_TIME = 16_384  # vectors in memory at once

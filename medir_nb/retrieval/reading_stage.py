@@ -236,7 +236,7 @@ class ListReader(NamedTuple):
         _check_language(stage, self.job)
         lists, took = _lists(run), Counter(dict.fromkeys((*_COST, *FAULTS_OF_READING), 0))
         try:
-            procedures = [stage.order(len(docs)) for _, docs in lists]
+            procedures = [stage.procedure.order(len(docs), stage.chosen) for _, docs in lists]
             orders = in_step(procedures, lambda asked: _answers(stage, self.job, lists, asked, took))
         finally:
             if took['prompts_asked'] and model.backend_name in HOLDS_GPU:
@@ -304,10 +304,6 @@ class Reading(Rerank):
     def procedure(self) -> Procedure:
         return READINGS[self.expression.reranker.name]
 
-    def order(self, n: int):
-        "The procedure over a list of `n` documents."
-        return self.procedure.order(n, self.chosen)
-
     def most(self, n: int) -> int:
         "The most prompts that it takes."
         return self.procedure.most(n, self.chosen)
@@ -318,7 +314,15 @@ class Reading(Rerank):
         return reading_request(self.llm, job.task, method, self.chosen, query_id, doc_ids)
 
     def plan(self, job: Job) -> Plan:
-        return _plan_prompts(self, job)
+        refuse_sentence_pairs(self, job)
+        before, n = self.first.plan(job), len(job.task.queries)
+        if before.is_done:
+            left = _left_to_ask(self, job)
+        else:
+            left = n * self.most(-(-most_pairs(job.task, self.depth) // max(1, n)))
+        words, written = _prompt_size(self, job) if left else (0, 0)
+        reads = {'words_to_read': left * words, 'tokens_to_write': left * written}
+        return replace(before, to_ask=left, at_most=bool(left), **reads)
 
     def check(self, job: Job):
         Stage.check(self, job)
@@ -369,7 +373,7 @@ def _left_to_ask(stage: Reading, job: Job) -> int:
     "Prompts that no cassette answers; of a list, all that follow its first missing one."
     lists, left, model = _lists(stage.head(job)), 0, stage.llm
     for number, (query, docs) in enumerate(lists):
-        procedure, done = stage.order(len(docs)), 0
+        procedure, done = stage.procedure.order(len(docs), stage.chosen), 0
         windows = next(procedure, None)
         while windows:
             requests = [stage.request(job, query, [docs[i] for i in window]) for window in windows]
@@ -400,16 +404,3 @@ def _prompt_size(stage: Reading, job: Job) -> tuple[int, int]:
     request = stage.request(job, task.queries.ids[0], list(task.corpus.ids[:shown]))
     around = size(request.prompt) - sum(map(size, texts[:shown]))
     return int(around + shown * np.mean([size(text) for text in texts])), request.sampling.max_tokens
-
-# %% ../../nbs/04_retrieval/14_reading_stage.ipynb #6a011f68
-def _plan_prompts(stage: Reading, job: Job) -> Plan:
-    "The plan before a reading, its prompts, and what they read and write, at most."
-    refuse_sentence_pairs(stage, job)
-    before, queries = stage.first.plan(job), len(job.task.queries)
-    if before.is_done:
-        left = _left_to_ask(stage, job)
-    else:
-        left = queries * stage.most(-(-most_pairs(job.task, stage.depth) // max(1, queries)))
-    words, written = _prompt_size(stage, job) if left else (0, 0)
-    reads = {'words_to_read': left * words, 'tokens_to_write': left * written}
-    return replace(before, to_ask=left, at_most=bool(left), **reads)

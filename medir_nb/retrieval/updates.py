@@ -144,20 +144,19 @@ def _puts_and_deletes(entries: list[dict]) -> tuple[dict, set]:
 Update = namedtuple('Update', 'added changed deleted encoded cached generation seconds')
 
 
-def _hash_of(row: tuple) -> int:
-    import xxhash
-
-    return xxhash.xxh3_64_intdigest(canonical(row).encode('utf-8', 'surrogatepass'))
-
-
 def _count_changes(corpus: Corpus, rows) -> tuple[int, int, int]:
     "How many of the documents in `rows` are new, how many have another text, and how many are not among them."
-    known = {row[0]: _hash_of(row) for row in corpus_records(corpus)}
+    import xxhash
+
+    def hash_of(row):
+        return xxhash.xxh3_64_intdigest(canonical(row).encode('utf-8', 'surrogatepass'))
+
+    known = {row[0]: hash_of(row) for row in corpus_records(corpus)}
     added, changed = 0, 0
     for row in rows:
         before = known.pop(row[0], None)
         added += before is None
-        changed += before not in (None, _hash_of(row))
+        changed += before not in (None, hash_of(row))
     return added, changed, len(known)
 
 # %% ../../nbs/04_retrieval/21_updates.ipynb #fb9a44f8
