@@ -18,7 +18,6 @@ from .stages import BY_REPRESENTATION, COMBINATIONS, EXPANDERS, RERANKERS, RETRI
 from .stages import Expansion, Fusion, Reranking, System
 from .retriever import Retriever, BM25Retriever
 from .rerank_stage import Reorder, Rerank
-from .sparse_stage import SparseRetriever
 from .late_stage import LateRerank
 from .reading_stage import READINGS, Reading
 from .expanders import RM3, Rocchio, Synonyms
@@ -101,7 +100,6 @@ def _read_settings(reader: _Reader) -> tuple:
 
 # %% ../../nbs/04_retrieval/17_expressions.ipynb #2dd2717b
 RETRIEVERS['bm25'] = BM25Retriever
-BY_REPRESENTATION['sparse'] = SparseRetriever
 RERANKERS.update(dict.fromkeys(READINGS, Reading))
 EXPANDERS.update(rm3=RM3, rocchio=Rocchio, synonyms=Synonyms)
 

@@ -32,7 +32,8 @@ def printed_settings(
     return written
 
 
-def _in_parentheses(arguments: list[str]) -> str:
+def _in_parentheses(settings: tuple, *before: str) -> str:
+    arguments = [*before, *printed_settings(settings)]
     return f'({",".join(arguments)})' if arguments else ''
 
 # %% ../../nbs/04_retrieval/07_stages.ipynb #4137d41d
@@ -83,8 +84,7 @@ class Expansion(NamedTuple):
         return self.asks_model and ('@' in self.model or self.model.startswith('file:'))
 
     def __str__(self):
-        named = [self.model] if self.model else []
-        return f'+{self.method}{_in_parentheses([*named, *printed_settings(self.settings)])}'
+        return f'+{self.method}{_in_parentheses(self.settings, *filter(None, [self.model]))}'
 
 # %% ../../nbs/04_retrieval/07_stages.ipynb #2b120859
 class Reranking(NamedTuple):
@@ -95,7 +95,7 @@ class Reranking(NamedTuple):
     settings: tuple = ()
 
     def __str__(self):
-        settings = _in_parentheses(printed_settings(self.settings))
+        settings = _in_parentheses(self.settings)
         return f'>{self.name}{settings}@{self.depth}' if self.llm else f'>{self.name}@{self.depth}{settings}'
 
     @property
@@ -117,8 +117,7 @@ class System:
         _take_tuples(self, expansion=Expansion, reranker=Reranking)
 
     def __str__(self):
-        settings = _in_parentheses(printed_settings(self.settings))
-        return f'{self.name}{settings}{self.expansion or ""}{self.reranker or ""}'
+        return f'{self.name}{_in_parentheses(self.settings)}{self.expansion or ""}{self.reranker or ""}'
 
 
 def _take_tuples(node, **kinds):
@@ -145,7 +144,7 @@ class Fusion:
         "The fusion with its parts in other words, without its reranker."
         weights = self.weights or [None] * len(parts)
         listed = [part if weight is None else f'{part}:{weight}' for part, weight in zip(parts, weights, strict=True)]
-        return f'{self.method}{_in_parentheses([*listed, *printed_settings(self.settings)])}'
+        return f'{self.method}{_in_parentheses(self.settings, *listed)}'
 
     def __str__(self):
         return f'{self.written([str(part) for part in self.parts])}{self.reranker or ""}'
