@@ -22,9 +22,9 @@ from medir_nb.encoder import array_vectors, encode_corpus, Encoded, Vectors
 from medir_nb.evaluator import evaluate, score_run
 from medir_nb.evaluator.speed import system_speed
 from medir_nb.retrieval import analyze, analyzers, BM25, build_index, candidate_pool, change_index, check_system
-from medir_nb.retrieval import dense_search, Index, lucene_stem, lucene_tokens, models_of, pair_tokens, parse, pending
+from medir_nb.retrieval import dense_search, Index, lucene_stem, lucene_tokens, models_of, parse, pending
 from medir_nb.retrieval import preset_settings, read_run, rerank, Reranker, reranker_spec, Retriever, RETRIEVERS
-from medir_nb.retrieval import row_label, rrf, RUN_COLUMNS, ScoreStore, search, sort_run, write_run
+from medir_nb.retrieval import rrf, RUN_COLUMNS, ScoreStore, search, sort_run, write_run
 from medir_nb.retrieval.bm25 import byte_lengths, falling_scores
 from medir_nb.retrieval.dense_stage import encoder_of
 from medir_nb.retrieval.retriever import bm25_settings
@@ -113,37 +113,7 @@ def test_order_of_the_corpus_and_of_the_store_changes_nothing(system, fake_minil
 # --- BM25 ------------------------------------------------------------------------------------------------------------
 
 
-def lucene(query, documents, k1, b):
-    "Lucene's BM25 (without the constant k1 + 1), for each document; a query word counts as often as it stands there."
-    n, average = len(documents), sum(map(len, documents)) / len(documents)
-    df, out = collections.Counter(t for d in documents for t in set(d)), []
-    for d in documents:
-        tf = collections.Counter(d)
-        share = lambda t: tf[t] / (tf[t] + k1 * (1 - b + b * len(d) / average))
-        out.append(sum(math.log(1 + (n - df[t] + 0.5) / (df[t] + 0.5)) * share(t) for t in query if tf[t]))
-    return out
-
-
 WORDS = 'aspirin fever cough insulin heart liver kidney renal pain acute chronic statin cancer lung asthma migraine stroke sepsis virus vaccine'.split()
-
-
-@pytest.mark.parametrize(
-    'seed,k1,b,analyzer',
-    [(0, 1.5, 0.75, 'english'), (1, 0.9, 0.4, 'porter'), (2, 2.0, 0.0, 'english'), (3, 1.2, 1.0, 'english')],
-)
-def test_bm25_is_lucenes(seed, k1, b, analyzer, tmp_path):
-    rng = np.random.default_rng(seed)
-    texts = [' '.join(rng.choice(WORDS, int(rng.integers(1, 30)))) for _ in range(60)] + ['']
-    questions = [' '.join(rng.choice(WORDS, int(rng.integers(1, 5)))) for _ in range(8)]
-    questions += ['heart heart attack', 'unheard words']
-    documents, asked = analyze(texts, analyzer), corpus(questions, [f'q{i}' for i in range(10)])
-    run = as_lists(BM25(corpus(texts), k1=k1, b=b, analyzer=analyzer).search(asked, 100))
-    for i, tokens in enumerate(analyze(questions, analyzer)):
-        expected = {f'd{j}': s for j, s in enumerate(lucene(tokens, documents, k1, b)) if s > 0}
-        found = dict(run.get(f'q{i}', []))
-        assert found.keys() == expected.keys()
-        assert all(found[d] == pytest.approx(expected[d], rel=1e-6) for d in expected)
-    assert 'q8' in run and 'q9' not in run
 
 
 def query_side(query, documents, k1, b):
@@ -1263,23 +1233,6 @@ def test_a_decoder_is_read_at_its_last_token(folders, tmp_path):
     with torch.no_grad():
         wanted = [float(model(**tokenizer([q], [d], return_tensors='pt')).logits) for q, d in pairs]
     assert np.allclose(got, wanted, atol=1e-5) and len({round(w, 4) for w in wanted}) == 3
-
-
-def test_a_query_stays_whole_up_to_half_of_the_room(rows):
-    backend = Reranker(reranker_spec('monobert', max_tokens=103)).backend()  # [CLS] and twice [SEP] leave 100
-    word = backend.tokenizer('drugs', add_special_tokens=False)['input_ids']
-    n = len(word)
-
-    def first(q, d):
-        pair = (' '.join(['drugs'] * q), ' '.join(['drugs'] * d))
-        return pair_tokens(backend.tokenizer, [pair], backend.limit)
-
-    for q, d in ((10 // n, 400), (400, 10 // n), (400, 400), (50 // n, 400)):
-        (ids,), (segments,), (cut,) = first(q, d)
-        query, document = segments.count(0) - 2, segments.count(1) - 1
-        assert cut and query + document == 100
-        assert query == (q * n if q * n <= 50 else max(50, 100 - d * n))
-    assert not first(3, 3)[2][0]
 
 
 def test_a_folder_of_sentence_transformers_and_a_checkpoint_by_name(folders, home, tmp_path):

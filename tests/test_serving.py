@@ -687,31 +687,6 @@ def test_a_bad_request_gets_an_error_and_hurts_nobody(beir, home, tmp_path, runn
     assert client.get('/search', params={'query': 'diabetes'}).json() == expected
 
 
-def test_one_bad_question_hurts_no_other_of_its_batch():
-    seen = []
-
-    def brittle(questions, k):
-        seen.append(list(questions))
-        if 'poison' in questions:
-            raise RuntimeError('no')
-        return [f'{question} {k}' for question in questions]
-
-    async def ask():
-        batcher = retrieval.Batcher(brittle, room=5)
-        asked = [
-            asyncio.create_task(batcher.ask(question, 2)) for question in ('gout', 'poison', 'iron', 'gone', 'hip')
-        ]
-        await asyncio.sleep(0)
-        asked[3].cancel()
-        with pytest.raises(retrieval.Busy):
-            await batcher.ask('one more', 2)
-        return await asyncio.gather(*asked, return_exceptions=True)
-
-    gout, poison, iron, gone, hip = asyncio.run(ask())
-    assert (gout, iron, hip) == ('gout 2', 'iron 2', 'hip 2') and isinstance(poison, RuntimeError)
-    assert isinstance(gone, asyncio.CancelledError) and seen[0] == ['gout', 'poison', 'iron', 'hip']
-
-
 def test_a_slow_answer_and_a_full_queue_are_said(beir, home, tmp_path, running, monkeypatch):
     build_index(str(beir), 'bm25', tmp_path / 'index', home_folder=home)
     held, plain = threading.Event(), Index.answers
