@@ -55,51 +55,6 @@ def test_edges_of_a_weighted_sum():
     assert weighted.set_index('doc_id').score.to_dict() == pytest.approx({'a': 2 / 31, 'b': 2 / 32 + 1 / 31})
 
 
-@pytest.mark.parametrize(
-    ('written', 'printed'),
-    [
-        ('linear(bm25:.6, minilm:.4)', 'linear(bm25:0.6,minilm:0.4)'),
-        ('linear(bm25:.5,rrf(bm25(lucene):2,minilm:1,k=30):.5,norm=z)', None),
-        ('linear(bm25:.5,minilm:.5,norm=minmax)>ms-marco-minilm@10', 'linear(bm25:0.5,minilm:0.5)>ms-marco-minilm@10'),
-        ('rrf(bm25:1,minilm:1,k=60)', 'rrf(bm25,minilm)'),
-        ('bm25(lucene)+rm3(fb_docs=10,weight=.7)', 'bm25(lucene)+rm3(weight=0.7)'),
-        ('minilm+rocchio(alpha=.4,beta=.2)', 'minilm+rocchio(beta=0.2)'),
-        ('linear(bm25+synonyms(file:/a/b.csv,repeat=2):.5,minilm+synonyms(hpo,fusion=mean):.5)', None),
-    ],
-)
-def test_an_expression_prints_back_as_itself(written, printed):
-    printed = printed or written.replace(':.', ':0.')
-    assert str(parse(written)) == printed == str(parse(printed))
-    assert parse(written) == parse(printed)
-
-
-@pytest.mark.parametrize(
-    ('written', 'said'),
-    [
-        ('linear(bm25:.6,minilm:.5)', 'the weights sum to 1.1 instead of 1'),
-        ('linear(bm25,minilm)', 'a weight is missing'),
-        ('rrf(bm25:2,minilm)', 'a weight is missing'),
-        ('linear(bm25:-1,minilm:2)', 'the weight -1 is no number from 0'),
-        ('rrf(bm25:0,minilm:0)', 'all weights are 0'),
-        ('rrf(bm25:x,minilm:1)', "the weight 'x' is no number"),
-        ('rrf(bm25:nan,minilm:1)', 'the weight nan is no number'),
-        ('linear(bm25:.5,minilm:.5,norm=q)', 'it takes minmax or z'),
-        ('rrf(bm25,minilm,norm=z)', "rrf has no setting 'norm'"),
-        ('rrf(bm25,k=1)', 'at least two systems'),
-        ('minilm+rm3', 'needs the words of documents'),
-        ('bm25+rocchio', 'needs the vectors of documents'),
-        ('bm25(multifield)+rm3', 'needs title and text in one'),
-        ('bm25+rm3(fb_docs=0)', 'it takes a whole number from 1'),
-        ('bm25+synonyms', 'needs a vocabulary'),
-        ('bm25+synonyms(hpo,fusion=mean)', 'fusion means nothing for a sparse retriever'),
-    ],
-)
-def test_a_bad_expression_is_one_line(written, said):
-    with pytest.raises(MedirError, match=said) as error:
-        parse(written)
-    assert '\n' not in str(error.value)
-
-
 def rm3_of_anserini(query, texts, scores, df, n, terms=10, weight=0.5):
     "Anserini's `Rm3Reranker`, a number at a time in single precision, for words without ties."
     f, model = np.float32, collections.defaultdict(lambda: np.float32(0))

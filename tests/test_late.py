@@ -133,12 +133,12 @@ def test_exact_search_is_brute_force_with_ties(seed, monkeypatch):
         np.testing.assert_allclose(found.score, [scores[d] for d in wanted], atol=1e-4)
 
 
-def test_candidates_find_what_the_exact_search_finds(monkeypatch):
+def test_candidates_find_what_the_exact_search_finds(home):
     "A thousand texts about forty subjects, of which a hundred are compared."
     rng = np.random.default_rng(0)
     centres = rng.normal(size=(40, 16))
     documents = as_documents(random_matrices(rng, 1000, 16, centres))
-    made, lost = late_stage._trained(documents), 0
+    made, lost = late_stage.kept_centroids(documents, 'a'), 0
     for query in random_matrices(rng, 20, 16, centres):
         exact = late_stage.maxsim_scores(ragged([query]), documents.chunk())[0]
         lost += len(set(np.argsort(-exact)[:5]) - set(made.candidates(query, 100)))

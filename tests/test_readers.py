@@ -151,12 +151,12 @@ def test_windows_and_heaps_are_those_of_the_published_code():
             return int(np.argmax(worth[window])) if sum(window) % 5 else 0  # 0: an answer that was not read
 
         def ask(windows, worth=worth):
-            return [[max(w, key=lambda i: worth[i])] if sum(w) % 5 else [] for _, w in windows]
+            return [[w.index(max(w, key=lambda i: worth[i]))] if sum(w) % 5 else [] for _, w in windows]
 
         settings = {'window': children + 1, 'top': top}
         (order,) = in_step([setwise(n, settings)], ask)
         assert order == llm_rankers_heapsort(n, children, min(top, n), best_of)
-        assert len(asked) <= most_of_heap(n, children, top)
+        assert len(asked) <= most_of_heap(n, settings)
 
 
 # ---------------------------------------------------------------- a language model behind a server

@@ -22,9 +22,9 @@ from medir_nb.encoder import array_vectors, encode_corpus, Encoded, Vectors
 from medir_nb.evaluator import evaluate, score_run
 from medir_nb.evaluator.speed import system_speed
 from medir_nb.retrieval import analyze, analyzers, BM25, build_index, candidate_pool, change_index, check_system
-from medir_nb.retrieval import dense_search, Index, lucene_stem, lucene_tokens, models_of, pair_tokens, parse, pending
+from medir_nb.retrieval import dense_search, Index, lucene_stem, lucene_tokens, models_of, parse, pending
 from medir_nb.retrieval import preset_settings, read_run, rerank, Reranker, reranker_spec, Retriever, RETRIEVERS
-from medir_nb.retrieval import row_label, rrf, RUN_COLUMNS, ScoreStore, search, sort_run, write_run
+from medir_nb.retrieval import rrf, RUN_COLUMNS, ScoreStore, search, sort_run, write_run
 from medir_nb.retrieval.bm25 import byte_lengths, falling_scores
 from medir_nb.retrieval.dense_stage import encoder_of
 from medir_nb.retrieval.retriever import bm25_settings
@@ -87,8 +87,6 @@ def test_k_beyond_the_corpus_and_empty_sides():
     assert as_lists(run) == {'a': [('x', 1.0), ('y', 0.0)], 'b': [('y', 1.0), ('x', 0.0)]}
     assert list(dense_search(np.empty((0, 2)), array_vectors(np.eye(2)), [], ['x', 'y'], 5).columns) == RUN_COLUMNS
     assert len(dense_search(np.eye(2), Vectors([], np.empty(0, int)), ['a', 'b'], [], 5)) == 0
-    with pytest.raises(MedirError, match="did you mean 'cos'"):
-        dense_search(np.eye(2), array_vectors(np.eye(2)), ['a', 'b'], ['x', 'y'], 5, 'cosine')
 
 
 def frames(order):
@@ -115,37 +113,7 @@ def test_order_of_the_corpus_and_of_the_store_changes_nothing(system, fake_minil
 # --- BM25 ------------------------------------------------------------------------------------------------------------
 
 
-def lucene(query, documents, k1, b):
-    "Lucene's BM25 (without the constant k1 + 1), for each document; a query word counts as often as it stands there."
-    n, average = len(documents), sum(map(len, documents)) / len(documents)
-    df, out = collections.Counter(t for d in documents for t in set(d)), []
-    for d in documents:
-        tf = collections.Counter(d)
-        share = lambda t: tf[t] / (tf[t] + k1 * (1 - b + b * len(d) / average))
-        out.append(sum(math.log(1 + (n - df[t] + 0.5) / (df[t] + 0.5)) * share(t) for t in query if tf[t]))
-    return out
-
-
 WORDS = 'aspirin fever cough insulin heart liver kidney renal pain acute chronic statin cancer lung asthma migraine stroke sepsis virus vaccine'.split()
-
-
-@pytest.mark.parametrize(
-    'seed,k1,b,analyzer',
-    [(0, 1.5, 0.75, 'english'), (1, 0.9, 0.4, 'porter'), (2, 2.0, 0.0, 'english'), (3, 1.2, 1.0, 'english')],
-)
-def test_bm25_is_lucenes(seed, k1, b, analyzer, tmp_path):
-    rng = np.random.default_rng(seed)
-    texts = [' '.join(rng.choice(WORDS, int(rng.integers(1, 30)))) for _ in range(60)] + ['']
-    questions = [' '.join(rng.choice(WORDS, int(rng.integers(1, 5)))) for _ in range(8)]
-    questions += ['heart heart attack', 'unheard words']
-    documents, asked = analyze(texts, analyzer), corpus(questions, [f'q{i}' for i in range(10)])
-    run = as_lists(BM25(corpus(texts), k1=k1, b=b, analyzer=analyzer).search(asked, 100))
-    for i, tokens in enumerate(analyze(questions, analyzer)):
-        expected = {f'd{j}': s for j, s in enumerate(lucene(tokens, documents, k1, b)) if s > 0}
-        found = dict(run.get(f'q{i}', []))
-        assert found.keys() == expected.keys()
-        assert all(found[d] == pytest.approx(expected[d], rel=1e-6) for d in expected)
-    assert 'q8' in run and 'q9' not in run
 
 
 def query_side(query, documents, k1, b):
@@ -803,13 +771,6 @@ def test_documents_come_out_as_from_all_passages(system, said, fake_minilm):
         np.testing.assert_allclose(got.score, in_order.score, rtol=1e-6)
 
 
-def test_one_long_document_does_not_hide_the_others(fake_minilm):
-    task = long_task(n=30, passages=PassageSplitter('sentences', 1))
-    assert task.searched().corpus.sizes['d0'] == 60
-    run = search(task, 'minilm', 10).run
-    assert (run.groupby('query_id').size() == 10).all() and not run.duplicated(['query_id', 'doc_id']).any()
-
-
 def test_discarded_pairs_leave_the_documents(fake_minilm):
     task = long_task(passages=PassageSplitter('tokens', 9, 2))
     first = search(task, 'minilm', 1).run
@@ -877,7 +838,7 @@ def test_a_folder_says_how_it_is_cut(beir, medir, home):
 @pytest.mark.parametrize(
     'typed,printed',
     [
-        ('bm25', 'bm25'),
+        ('bm25', None),
         (' bm25 ( k1 = 0.9 , b=0.4 ) ', 'bm25(k1=0.9,b=0.4)'),
         ('bm25(b=0.4,k1=0.9)', 'bm25(k1=0.9,b=0.4)'),
         ('bm25(k1=1.5,b=0.75)', 'bm25'),
@@ -886,21 +847,26 @@ def test_a_folder_says_how_it_is_cut(beir, medir, home):
         ('minilm(max_query_tokens=256)', 'minilm'),
         ('minilm(dtype=bf16)', 'minilm(dtype=bfloat16)'),
         ('minilm(similarity=dot,max_document_tokens=9)', 'minilm(max_document_tokens=9,similarity=dot)'),
-        ('bm25+hyde(qwen2-7b@authors)', 'bm25+hyde(qwen2-7b@authors)'),
-        ('bm25+hyde(gpt-4o,n=8)', 'bm25+hyde(gpt-4o,n=8)'),
-        ('rrf(bm25,rrf(minilm,bm25(lucene)))', 'rrf(bm25,rrf(minilm,bm25(lucene)))'),
+        ('bm25+hyde(qwen2-7b@authors)', None),
+        ('bm25+hyde(gpt-4o,n=8)', None),
+        ('rrf(bm25,rrf(minilm,bm25(lucene)))', None),
         ('bm25>rankllama@100(complete=false,max_tokens=1024,dtype=fp16)', 'bm25>rankllama@100(dtype=float16)'),
         (
             'bm25(lucene)+hyde(gpt-4o,n=8)>monobert@10(dtype=bf16,logit=0)',
             'bm25(lucene)+hyde(gpt-4o,n=8)>monobert@10(logit=0,dtype=bfloat16)',
         ),
-        (
-            'rrf(rrf(bm25,minilm)>monobert@9,bm25>monobert@7)>rankllama@5',
-            'rrf(rrf(bm25,minilm)>monobert@9,bm25>monobert@7)>rankllama@5',
-        ),
+        ('rrf(rrf(bm25,minilm)>monobert@9,bm25>monobert@7)>rankllama@5', None),
+        ('linear(bm25:.6, minilm:.4)', 'linear(bm25:0.6,minilm:0.4)'),
+        ('linear(bm25:0.5,rrf(bm25(lucene):2,minilm:1,k=30):0.5,norm=z)', None),
+        ('linear(bm25:.5,minilm:.5,norm=minmax)>ms-marco-minilm@10', 'linear(bm25:0.5,minilm:0.5)>ms-marco-minilm@10'),
+        ('rrf(bm25:1,minilm:1,k=60)', 'rrf(bm25,minilm)'),
+        ('bm25(lucene)+rm3(fb_docs=10,weight=.7)', 'bm25(lucene)+rm3(weight=0.7)'),
+        ('minilm+rocchio(alpha=.4,beta=.2)', 'minilm+rocchio(beta=0.2)'),
+        ('linear(bm25+synonyms(file:/a/b.csv,repeat=2):0.5,minilm+synonyms(hpo,fusion=mean):0.5)', None),
     ],
 )
 def test_expressions_print_back_without_defaults(typed, printed):
+    printed = printed or typed
     assert str(parse(typed)) == printed and parse(printed) == parse(typed) and str(parse(printed)) == printed
 
 
@@ -919,11 +885,28 @@ def test_expressions_print_back_without_defaults(typed, printed):
         ('bm25>x@0', 'no positive number'),
         ('rrf()', 'a name is expected'),
         ('rrf(bm25', "'\\)' is expected at the end"),
+        ('linear(bm25:.6,minilm:.5)', 'the weights sum to 1.1 instead of 1'),
+        ('linear(bm25,minilm)', 'a weight is missing'),
+        ('rrf(bm25:2,minilm)', 'a weight is missing'),
+        ('linear(bm25:-1,minilm:2)', 'the weight -1 is no number from 0'),
+        ('rrf(bm25:0,minilm:0)', 'all weights are 0'),
+        ('rrf(bm25:x,minilm:1)', "the weight 'x' is no number"),
+        ('rrf(bm25:nan,minilm:1)', 'the weight nan is no number'),
+        ('linear(bm25:.5,minilm:.5,norm=q)', 'it takes minmax or z'),
+        ('rrf(bm25,minilm,norm=z)', "rrf has no setting 'norm'"),
+        ('rrf(bm25,k=1)', 'at least two systems'),
+        ('minilm+rm3', 'needs the words of documents'),
+        ('bm25+rocchio', 'needs the vectors of documents'),
+        ('bm25(multifield)+rm3', 'needs title and text in one'),
+        ('bm25+rm3(fb_docs=0)', 'it takes a whole number from 1'),
+        ('bm25+synonyms', 'needs a vocabulary'),
+        ('bm25+synonyms(hpo,fusion=mean)', 'fusion means nothing for a sparse retriever'),
     ],
 )
 def test_malformed_expressions_say_why(typed, why):
-    with pytest.raises(MedirError, match=why):
+    with pytest.raises(MedirError, match=why) as error:
         parse(typed)
+    assert '\n' not in str(error.value)
 
 
 # --- running ---------------------------------------------------------------------------------------------------------
@@ -973,12 +956,9 @@ def test_a_document_with_the_id_of_the_query_is_dropped_unless_kept(system, fake
 def test_chinese_tasks_take_a_chinese_analyzer_and_say_so(tmp_path):
     documents = [('甲', '', '二甲双胍是治疗二型糖尿病的首选药物。'), ('乙', '', '青霉素治疗细菌感染。')]
     task = load_task(str(write_beir(tmp_path / 'zh', documents, [('问', '糖尿病首选药物')], [('问', '甲', 1)])))
-    assert row_label('rrf(bm25,bm25(analyzer=char))', task) == 'rrf(bm25(analyzer=grams),bm25(analyzer=char))'
     said = search(task, 'bm25(analyzer=grams,stopwords=none)', 5)
     pd.testing.assert_frame_equal(search(task, 'bm25', 5).run, said.run)
     assert evaluate(task, 'bm25', ['RR']).mean('RR') == 1.0
-    english = load_task(str(write_beir(tmp_path / 'en')))
-    assert row_label('bm25', english) == 'bm25' and row_label('bm25(analyzer=char)', english) == 'bm25(analyzer=char)'
 
 
 def test_pending_counts_what_would_be_encoded(beir, fake_minilm):
@@ -1001,12 +981,6 @@ def numbered(qrels, n=3):
     documents = pd.DataFrame({'id': [str(i) for i in range(1, n + 1)], 'text': texts})
     queries = pd.DataFrame({'id': ['1', '2'], 'text': ['gout', 'anaemia']})
     return task_from_frames(documents, queries, pd.DataFrame(qrels, columns=['query_id', 'doc_id', 'relevance']))
-
-
-def test_a_document_of_the_query_s_id_stays_where_it_is_relevant():
-    own = search(numbered([('1', '1', 1), ('2', '2', 1)]), 'bm25', k=3)
-    assert own.run.groupby('query_id').doc_id.first().to_dict() == {'1': '1', '2': '2'}
-    assert own.stats['self_matches'] == 0
 
 
 def test_reranking_needs_candidates_that_may_be_wrong():
@@ -1261,23 +1235,6 @@ def test_a_decoder_is_read_at_its_last_token(folders, tmp_path):
     assert np.allclose(got, wanted, atol=1e-5) and len({round(w, 4) for w in wanted}) == 3
 
 
-def test_a_query_stays_whole_up_to_half_of_the_room(rows):
-    backend = Reranker(reranker_spec('monobert', max_tokens=103)).backend()  # [CLS] and twice [SEP] leave 100
-    word = backend.tokenizer('drugs', add_special_tokens=False)['input_ids']
-    n = len(word)
-
-    def first(q, d):
-        pair = (' '.join(['drugs'] * q), ' '.join(['drugs'] * d))
-        return pair_tokens(backend.tokenizer, [pair], backend.limit)
-
-    for q, d in ((10 // n, 400), (400, 10 // n), (400, 400), (50 // n, 400)):
-        (ids,), (segments,), (cut,) = first(q, d)
-        query, document = segments.count(0) - 2, segments.count(1) - 1
-        assert cut and query + document == 100
-        assert query == (q * n if q * n <= 50 else max(50, 100 - d * n))
-    assert not first(3, 3)[2][0]
-
-
 def test_a_folder_of_sentence_transformers_and_a_checkpoint_by_name(folders, home, tmp_path):
     import torch
     from sentence_transformers import CrossEncoder
@@ -1313,22 +1270,12 @@ def test_a_head_that_was_never_trained_is_refused(folders, rows, own_registry, t
 
 
 def test_what_is_no_reranker_says_so(folders, home, tmp_path, own_registry):
-    with pytest.raises(MedirError, match="unknown reranker 'monobrt'; did you mean 'monobert'"):
-        reranker_spec('monobrt')
-    with pytest.raises(MedirError, match='config.json is missing'):
-        reranker_spec(str(tmp_path))
-    with pytest.raises(MedirError, match='LlamaForCausalLM scores no pairs'):
-        reranker_spec(folders['llama'])
     own = tmp_path / 'own'
     shutil.copytree(folders['xlm-r'], own)
     config = json.loads((own / 'config.json').read_text())
-    for more, said in (
-        ({'id2label': {str(i): 'x' for i in range(3)}}, '3 logits'),
-        ({'auto_map': {'AutoModel': 'code.Model'}}, 'run code that comes with the weights'),
-    ):
-        (own / 'config.json').write_text(json.dumps(config | more))
-        with pytest.raises(MedirError, match=said):
-            Reranker(str(own)).backend()
+    (own / 'config.json').write_text(json.dumps(config | {'auto_map': {'AutoModel': 'code.Model'}}))
+    with pytest.raises(MedirError, match='run code that comes with the weights'):
+        Reranker(str(own)).backend()
     away = {'hub': 'some/where', 'max_tokens': 512}
     own_registry(rerankers={'nowhere': {**away, 'revision': 'unknown'}, 'away': {**away, 'revision': 'a' * 40}})
     with pytest.raises(MedirError, match='no commit of some/where is on record'):
@@ -1453,17 +1400,6 @@ def test_scores_that_are_no_numbers_are_refused_with_their_pair(beir, shared_wor
         rerank('monobert', task, run)
     monkeypatch.setattr(SharedWords, 'encode', plain)
     assert rerank('monobert', task, run).stats == {'scored_pairs': 2, 'cached_pairs': 2, 'truncated_pairs': 4}
-
-
-def test_a_torn_block_of_scores_is_named_and_read_again(beir, shared_words, capfd, home):
-    task = load_task(str(beir))
-    first = search(task, 'bm25>monobert@5')
-    [block] = (home / 'scores').rglob('block-*.safetensors')
-    block.write_bytes(block.read_bytes()[:-3])
-    again = search(task, 'bm25>monobert@5')
-    assert f'{block.name}.bad and its pairs are read again' in capfd.readouterr().err
-    assert again.stats['scored_pairs'] == first.stats['scored_pairs']
-    pd.testing.assert_frame_equal(again.run, first.run)
 
 
 # ---------------------------------------------------------------- its place in a system

@@ -3,8 +3,8 @@
 from .._door import open_door
 
 MODULES = (
-    'reranker_model rerank_stage runs databases nearest ann analyzers bm25 filters index updates mcp monitoring '
-    'service stages chain sharded retriever dense_stage sparse_stage late_stage reading_stage fusion expanders '
+    'reranker_model rerank_stage runs databases nearest analyzers bm25 filters index updates monitoring '
+    'service stages chain sharded retriever dense_stage late_stage reading_stage expanders '
     'expressions'
 ).split()
 __getattr__, __dir__, __all__ = open_door(__name__, MODULES)

@@ -34,32 +34,6 @@ def byte_lengths(lengths: np.ndarray) -> np.ndarray:
     dropped = np.maximum(np.frexp(rest)[1].astype(np.int64) - 4, 0)
     return np.where(lengths < _EXACT, lengths, _EXACT + (rest >> dropped << dropped))
 
-# %% ../../nbs/04_retrieval/05_bm25.ipynb #7e70070a
-_ONE = np.float32(1)
-
-
-def mean_length(lengths: np.ndarray) -> np.float32:
-    "The mean length of texts that have a token."
-    return np.float32(lengths.sum() / max(np.count_nonzero(lengths), 1)) or _ONE
-
-
-def inverse_norms(lengths: np.ndarray, mean: np.float32, k1: float, b: float) -> np.ndarray:
-    "What the count of a word is multiplied with, for each document."
-    k1, b = np.float32(k1), np.float32(b)
-    with np.errstate(divide='ignore'):
-        return _ONE / (k1 * ((_ONE - b) + b * byte_lengths(lengths).astype(np.float32) / mean))
-
-
-def word_weight(count: int, documents_with: int, n_docs: int) -> np.float32:
-    "What a word of a query weighs."
-    idf = np.log(1 + (n_docs - documents_with + 0.5) / (documents_with + 0.5))
-    return np.float32(count) * np.float32(idf)
-
-
-def word_scores(weight: np.float32, ratios: np.ndarray) -> np.ndarray:
-    "The share of a word in the scores of documents; `ratios`: counts × inverse norms."
-    return weight - weight / (_ONE + ratios)
-
 # %% ../../nbs/04_retrieval/05_bm25.ipynb #a0b5a8a9
 _STEP = 2.0**-48
 
@@ -72,6 +46,9 @@ def falling_scores(scores: np.ndarray) -> np.ndarray:
     return scores.astype(np.float64) * (1 - tied * _STEP)
 
 # %% ../../nbs/04_retrieval/05_bm25.ipynb #74cade30
+_ONE = np.float32(1)
+
+
 class Field:
     "The words of one field of all documents."
 
@@ -93,53 +70,52 @@ class Field:
         from scipy.sparse import csr_matrix
 
         lengths = np.array([len(of_text) for of_text in numbers], np.int64)
+        n_filled, k1, b = int(np.count_nonzero(lengths)), np.float32(k1), np.float32(b)
         ends = np.concatenate([[0], np.cumsum(lengths)])
         tokens = np.concatenate([np.empty(0, np.int32), *map(np.asarray, numbers)])
         counts = csr_matrix((np.ones(len(tokens), np.float32), tokens, ends), (len(numbers), len(words)))
         counts.sum_duplicates()
-        by_word = counts.tocsc()
-        ratios = by_word.data * inverse_norms(lengths, mean_length(lengths), k1, b)[by_word.indices]
-        return cls(words, by_word.indptr, by_word.indices, ratios, len(numbers), int(np.count_nonzero(lengths)))
+        by_word, mean = counts.tocsc(), np.float32(lengths.sum() / max(n_filled, 1)) or _ONE
+        with np.errstate(divide='ignore'):
+            norms = _ONE / (k1 * ((_ONE - b) + b * byte_lengths(lengths).astype(np.float32) / mean))
+        return cls(
+            words, by_word.indptr, by_word.indices, by_word.data * norms[by_word.indices], len(numbers), n_filled
+        )
+
+    def documents_with(self, word: str) -> int:
+        "How many documents have a word."
+        number = self.words.get(word)
+        return 0 if number is None else int(self.starts[number + 1] - self.starts[number])
 
     def scores(self, tokens: list[str]) -> np.ndarray:
         "The score of every document for the tokens of a query."
         total = np.zeros(self.n_docs)
         for word, count in Counter(tokens).items():
-            number = self.words.get(word)
-            if number is None:
+            if not (having := self.documents_with(word)):
                 continue
-            found = slice(self.starts[number], self.starts[number + 1])
-            documents = self.documents[found]
-            weight = word_weight(count, len(documents), self.n_filled)
-            total[documents] += word_scores(weight, self.ratios[found])
+            found = slice(self.starts[self.words[word]], self.starts[self.words[word] + 1])
+            idf = np.log(1 + (self.n_filled - having + 0.5) / (having + 0.5))
+            weight = np.float32(count) * np.float32(idf)
+            total[self.documents[found]] += weight - weight / (_ONE + self.ratios[found])
         return total.astype(np.float32)
 
-    def save(self, folder: Path):
-        "Write arrays that can be mapped, and the words."
-        folder.mkdir(parents=True)
-        for name in ('starts', 'documents', 'ratios'):
-            np.save(folder / f'{name}.npy', getattr(self, name))
-        write_json(folder / 'words.json', {'words': list(self.words), 'documents': [self.n_docs, self.n_filled]})
+# %% ../../nbs/04_retrieval/05_bm25.ipynb #0ad9b622
+_ARRAYS = ('starts', 'documents', 'ratios')
 
-    @classmethod
-    def load(cls, folder: Path) -> 'Field':
-        "What `save` wrote; the arrays stay on disk."
-        about = json.loads((folder / 'words.json').read_text(encoding='utf-8'))
-        arrays = [
-            np.asarray(np.load(folder / f'{name}.npy', mmap_mode='r')) for name in ('starts', 'documents', 'ratios')
-        ]
-        return cls({word: number for number, word in enumerate(about['words'])}, *arrays, *about['documents'])
 
-# %% ../../nbs/04_retrieval/05_bm25.ipynb #2662a963
-def best_by_id(scores: np.ndarray, ids: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    "Positions of the best `k` documents above 0, equal ones by ascending id, and their falling scores."
-    found = np.flatnonzero(scores > 0)
-    if len(found) > k:
-        values = scores[found]
-        found = found[values >= np.partition(values, len(values) - k)[len(values) - k]]
-    by_id = found[np.argsort(ids[found].astype(str), kind='stable')]
-    best = by_id[np.argsort(-scores[by_id], kind='stable')][:k]
-    return best, falling_scores(scores[best])
+def save_field(field: Field, folder: Path):
+    "Write arrays that can be mapped, and the words."
+    folder.mkdir(parents=True)
+    for name in _ARRAYS:
+        np.save(folder / f'{name}.npy', getattr(field, name))
+    write_json(folder / 'words.json', {'words': list(field.words), 'documents': [field.n_docs, field.n_filled]})
+
+
+def load_field(folder: Path) -> Field:
+    "What `save_field` wrote; the arrays stay on disk."
+    about = json.loads((folder / 'words.json').read_text(encoding='utf-8'))
+    arrays = [np.asarray(np.load(folder / f'{name}.npy', mmap_mode='r')) for name in _ARRAYS]
+    return Field({word: number for number, word in enumerate(about['words'])}, *arrays, *about['documents'])
 
 # %% ../../nbs/04_retrieval/05_bm25.ipynb #43e16be8
 BM25_DEFAULTS = {
@@ -199,14 +175,6 @@ def _field_names(fields: str) -> tuple:
     "The fields of an index; `''` is title and text in one."
     return ('title', 'text') if fields == 'apart' else ('',)
 
-
-def _field_tokens(corpus: Corpus, analyzer: str, stopwords: str, field: str = ''):
-    "The tokens of a field of the texts, a list a stretch of them."
-    for start in progress(range(0, len(corpus), _TEXTS_AT_A_TIME), desc=f'bm25 {field}'.strip(), unit='5k texts'):
-        stop = start + _TEXTS_AT_A_TIME
-        texts = [row[field == 'text'] for row in corpus.rows(start, stop)] if field else corpus.texts(start, stop)
-        yield analyze(texts, analyzer, stopwords)
-
 # %% ../../nbs/04_retrieval/05_bm25.ipynb #e244ea2a
 def numbered_tokens(
     corpus: Corpus,
@@ -217,24 +185,12 @@ def numbered_tokens(
 ) -> tuple[list[array], dict[str, int]]:
     "The tokens of each text as numbers, and each token with its number."
     numbers, words = [], {} if words is None else words
-    for stretch in _field_tokens(corpus, analyzer, stopwords, field):
-        for tokens in stretch:
+    for start in progress(range(0, len(corpus), _TEXTS_AT_A_TIME), desc=f'bm25 {field}'.strip(), unit='5k texts'):
+        stop = start + _TEXTS_AT_A_TIME
+        texts = [row[field == 'text'] for row in corpus.rows(start, stop)] if field else corpus.texts(start, stop)
+        for tokens in analyze(texts, analyzer, stopwords):
             numbers.append(array('i', [words.setdefault(token, len(words)) for token in tokens]))
     return numbers, words
-
-# %% ../../nbs/04_retrieval/05_bm25.ipynb #44a4f522
-def word_weights(
-    counts: np.ndarray,  # how often each word stands in the query
-    documents_with: np.ndarray,  # of each word
-    n_docs: int,
-    length: int,  # of the query in tokens
-    mean_length: float,  # of the documents
-    k1: float,
-    b: float,
-) -> np.ndarray:
-    "What the words of a query would weigh in a document of its length."
-    idf = np.log1p((n_docs - documents_with + 0.5) / (documents_with + 0.5))
-    return idf * counts / (counts + k1 * (1 - b + b * length / mean_length))
 
 # %% ../../nbs/04_retrieval/05_bm25.ipynb #dfcb8f6e
 def _build_bm25s(folder: Path, corpus: Corpus, settings: dict):
@@ -254,7 +210,7 @@ def _build_bm25s(folder: Path, corpus: Corpus, settings: dict):
     write_json(folder / 'length.json', {'mean': mean})
 
 # %% ../../nbs/04_retrieval/05_bm25.ipynb #605e332c
-class StoredWeights:
+class _StoredWeights:
     "The stored word weights of a corpus (documents × words), as `_build_bm25s` wrote them."
 
     def __init__(self, folder: Path, settings: dict):
@@ -282,36 +238,31 @@ class StoredWeights:
         return [token for token in tokens if token and token in self.vocabulary]
 
     def query_weights(self, tokens: list[str] | dict[str, float]) -> tuple[np.ndarray, np.ndarray]:
-        "The words of one query, as columns of the index, and what they weigh."
+        "The words of one query, as columns of the index, and what they would weigh in a document of its length."
         if isinstance(tokens, dict):
-            return np.array([self.vocabulary[word] for word in tokens]), np.array(list(tokens.values()))
-        words, counts = np.unique([self.vocabulary[token] for token in tokens], return_counts=True)
-        how = self.n_counted, len(tokens), self.mean_length, self.k1, self.b
-        return words, word_weights(counts, self.frequencies[words], *how)
+            return np.array([self.vocabulary[word] for word in tokens], int), np.array(list(tokens.values()), float)
+        words, counts = np.unique(np.array([self.vocabulary[token] for token in tokens], int), return_counts=True)
+        having = self.frequencies[words]
+        idf = np.log1p((self.n_counted - having + 0.5) / (having + 0.5))
+        return words, idf * counts / (counts + self.k1 * (1 - self.b + self.b * len(tokens) / self.mean_length))
 
     def weighted(self, queries: list[list[str]]) -> np.ndarray:
         "Scores (queries × documents) of queries whose words weigh what they would in a document of their length."
         from scipy.sparse import csc_matrix
 
         stored = self.bm25s.scores
-        words, columns, weights = [np.empty(0, int)], [np.empty(0, int)], [np.empty(0)]
-        for number, tokens in enumerate(queries):
-            if tokens:
-                of_query, weight = self.query_weights(tokens)
-                words.append(of_query)
-                columns.append(np.full(len(of_query), number))
-                weights.append(weight)
+        words, weights = zip(*map(self.query_weights, queries))
+        columns = np.repeat(np.arange(len(queries)), [len(of_query) for of_query in words])
         n_words = len(stored['indptr']) - 1
         matrix = csc_matrix((stored['data'], stored['indices'], stored['indptr']), (self.n_docs, n_words))
-        places = np.concatenate(words), np.concatenate(columns)
-        weighted = csc_matrix((np.concatenate(weights), places), (n_words, len(queries)))
+        weighted = csc_matrix((np.concatenate(weights), (np.concatenate(words), columns)), (n_words, len(queries)))
         return (matrix @ weighted).toarray().T
 
-# %% ../../nbs/04_retrieval/05_bm25.ipynb #e078293a
+# %% ../../nbs/04_retrieval/05_bm25.ipynb #81d81c06
 _QUERIES_AT_A_TIME = 64  # of the weighted product, whose scores lie in memory at once
 
-# %% ../../nbs/04_retrieval/05_bm25.ipynb #81d81c06
-class _Bm25sIndex(StoredWeights):
+
+class _Bm25sIndex(_StoredWeights):
     "Searches the stored word weights of bm25s."
 
     def _weighs(self, queries: list) -> bool:
@@ -342,11 +293,10 @@ class _Bm25sIndex(StoredWeights):
     def best(self, queries: list[list[str]], ids: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         "Scores and positions of the first `k` documents of each query, and of those that tie with the last."
         tokens = [self.known(of_query) for of_query in queries]
-
-        def search(rows, depth):
-            return self._first([tokens[row] for row in rows], depth)
-
-        return settle_ties(search, len(tokens), self.n_docs, k, floor=0.0)
+        first = self._first
+        return settle_ties(
+            lambda rows, depth: first([tokens[row] for row in rows], depth), len(tokens), self.n_docs, k, floor=0.0
+        )
 
     def save(self, folder: Path):
         "Write the index as bm25s does."
@@ -356,19 +306,27 @@ class _Bm25sIndex(StoredWeights):
 _SHARD = 1_000_000  # documents of an index that is built at once
 
 
-def _shard_tokens(corpus: Corpus, settings: dict, size: int, folder: Path) -> tuple[int, dict, list]:
-    "Write the tokens of each stretch; how many there are, the words with their numbers, and how many texts have each."
-    words, frequencies, total = {}, [], 0
-    for number, start in enumerate(range(0, len(corpus), size)):
+def _build_shards(folder: Path, corpus: Corpus, settings: dict, size: int):
+    "Write an index of bm25s for each stretch of a corpus, and the words of all."
+    folder.mkdir(parents=True, exist_ok=True)
+    words, counted, total, starts = {}, [], 0, range(0, len(corpus), size)
+    for number, start in enumerate(starts):
         part = Corpus(corpus.table.slice(start, size))
         tokens, _ = numbered_tokens(part, settings['analyzer'], settings['stopwords'], words=words)
         lengths = np.array([len(of_text) for of_text in tokens])
         flat = np.concatenate([np.empty(0, np.int32), *map(np.asarray, tokens)])
-        owners = np.repeat(np.arange(len(tokens)), lengths)
-        frequencies.append(np.bincount(np.unique(owners * (len(words) + 1) + flat) % (len(words) + 1)))
-        total += len(flat)
+        owners, total = np.repeat(np.arange(len(tokens)), lengths), total + len(flat)
+        counted.append(np.bincount(np.unique(owners * (len(words) + 1) + flat) % (len(words) + 1)))
         np.savez(folder / f'tokens-{number}.npz', flat=flat, ends=np.cumsum(lengths))
-    return total, words, frequencies
+    frequencies = sum(np.pad(of_part, (0, len(words) - len(of_part))) for of_part in counted)
+    about = {'mean': total / len(corpus), 'documents': len(corpus)}
+    for number in range(len(starts)):
+        file = folder / f'tokens-{number}.npz'
+        _shard_scores(file, frequencies, settings, about['mean'], len(corpus)).save(str(folder / f'shard-{number}'))
+        write_json(folder / f'shard-{number}' / 'length.json', about)
+        file.unlink()
+    np.save(folder / 'frequencies.npy', frequencies)
+    write_json(folder / 'shards.json', {'shards': len(starts), 'words': list(words)})
 
 # %% ../../nbs/04_retrieval/05_bm25.ipynb #b2500003
 def _shard_scores(file: Path, frequencies: np.ndarray, settings: dict, mean: float, n_docs: int):
@@ -390,21 +348,6 @@ def _shard_scores(file: Path, frequencies: np.ndarray, settings: dict, mean: flo
     index.scores = {'data': stored.data, 'indices': stored.indices, 'indptr': stored.indptr, 'num_docs': len(texts)}
     index.vocab_dict, index.nonoccurrence_array = {}, None
     return index
-
-# %% ../../nbs/04_retrieval/05_bm25.ipynb #d6b2655f
-def _build_shards(folder: Path, corpus: Corpus, settings: dict, size: int):
-    "Write an index of bm25s for each stretch of a corpus, and the words of all."
-    folder.mkdir(parents=True, exist_ok=True)
-    total, words, counted = _shard_tokens(corpus, settings, size, folder)
-    frequencies = sum(np.pad(of_part, (0, len(words) - len(of_part))) for of_part in counted)
-    about = {'mean': total / len(corpus), 'documents': len(corpus)}
-    for number in range(len(counted)):
-        file = folder / f'tokens-{number}.npz'
-        _shard_scores(file, frequencies, settings, about['mean'], len(corpus)).save(str(folder / f'shard-{number}'))
-        write_json(folder / f'shard-{number}' / 'length.json', about)
-        file.unlink()
-    np.save(folder / 'frequencies.npy', frequencies)
-    write_json(folder / 'shards.json', {'shards': len(counted), 'words': list(words)})
 
 # %% ../../nbs/04_retrieval/05_bm25.ipynb #b2500004
 class _Shards:
@@ -444,7 +387,7 @@ def _build_lucene(folder: Path, corpus: Corpus, settings: dict):
     "Write the fields of a corpus."
     for field in _field_names(settings['fields']):
         numbers, words = numbered_tokens(corpus, settings['analyzer'], settings['stopwords'], field)
-        Field.of(numbers, words, settings['k1'], settings['b']).save(folder / (field or 'joined'))
+        save_field(Field.of(numbers, words, settings['k1'], settings['b']), folder / (field or 'joined'))
 
 # %% ../../nbs/04_retrieval/05_bm25.ipynb #1bda973d
 class _LuceneIndex:
@@ -452,13 +395,11 @@ class _LuceneIndex:
 
     def __init__(self, folder: Path, settings: dict):
         names = [field or 'joined' for field in _field_names(settings['fields'])]
-        self.fields = {name: Field.load(folder / name) for name in names}
+        self.fields = {name: load_field(folder / name) for name in names}
 
     def documents_with(self, word: str) -> int:
         "How many documents have a word, of an index whose fields are joined."
-        field = self.fields['joined']
-        number = field.words.get(word)
-        return 0 if number is None else int(field.starts[number + 1] - field.starts[number])
+        return self.fields['joined'].documents_with(word)
 
     def scores(self, tokens: list[str]) -> np.ndarray:
         "The score of every document for the tokens of one query."
@@ -469,44 +410,32 @@ class _LuceneIndex:
         k = min(k, len(ids))
         scores, positions = np.zeros((len(queries), k)), np.full((len(queries), k), -1, np.int64)
         for row, tokens in enumerate(queries):
-            found, falling = best_by_id(self.scores(tokens), ids, k)
-            scores[row, : len(found)], positions[row, : len(found)] = falling, found
+            of_all = self.scores(tokens)
+            found = np.flatnonzero(of_all > 0)
+            if len(found) > k:
+                values = of_all[found]
+                found = found[values >= np.partition(values, len(values) - k)[len(values) - k]]
+            by_id = found[np.argsort(ids[found].astype(str), kind='stable')]
+            best = by_id[np.argsort(-of_all[by_id], kind='stable')][:k]
+            scores[row, : len(best)], positions[row, : len(best)] = falling_scores(of_all[best]), best
         return scores, positions
 
     def save(self, folder: Path):
         "Write the fields, one folder each."
         for name, field in self.fields.items():
-            field.save(folder / name)
+            save_field(field, folder / name)
 
 # %% ../../nbs/04_retrieval/05_bm25.ipynb #cb313add
 _KINDS = {'bm25s': (_build_bm25s, _Bm25sIndex), 'lucene': (_build_lucene, _LuceneIndex)}
 
 
-def _index_folder(corpus: Corpus, settings: dict) -> Path:
-    "Where the index of a corpus lies."
-    import bm25s
-
-    stored = {name: value for name, value in settings.items() if name != 'query'}
-    return home() / 'bm25' / fingerprint(corpus.fingerprint, stored, bm25s.__version__, analyzer_key())
-
-
-def _opened(kind, folder: Path, settings: dict):
-    "The index in a folder."
-    try:
-        return kind(folder, settings)
-    except Exception as e:
-        (folder / 'whole').unlink(missing_ok=True)
-        what = f'the stored index is broken ({type(e).__name__})'
-        raise MedirError(what, folder, 'run again: it is rebuilt') from None
-
-# %% ../../nbs/04_retrieval/05_bm25.ipynb #ff0402bc
 class WeightedQueries(NamedTuple):
     "Queries whose words have weights: a mapping a query, of words as the analyzer gives them."
 
     ids: np.ndarray
     words: list[dict[str, float]]
 
-
+# %% ../../nbs/04_retrieval/05_bm25.ipynb #ff0402bc
 class BM25:
     "A BM25 index of a corpus, kept in the home folder."
 
@@ -517,12 +446,16 @@ class BM25:
         shard: int = _SHARD,  # documents above which an index of bm25s is several
         **settings,  # of `BM25_DEFAULTS`
     ):
+        import bm25s
+
         settings = BM25_DEFAULTS | settings
         self.corpus, self.scorer = corpus, settings['scorer']
         self.analyzer, self.stopwords = settings['analyzer'], settings['stopwords']
         build, kind = _KINDS[self.scorer]
         build = partial(_build_shards, size=shard) if self.scorer == 'bm25s' and len(corpus) > shard else build
-        self.folder = folder = _index_folder(corpus, settings)
+        stored = {name: value for name, value in settings.items() if name != 'query'}
+        key = fingerprint(corpus.fingerprint, stored, bm25s.__version__, analyzer_key())
+        self.folder = folder = home() / 'bm25' / key
         self.cached = (folder / 'whole').is_file()
         if not self.cached:  # a whole one may lie where nothing can be written
             with lock(folder):
@@ -530,7 +463,12 @@ class BM25:
                 if not self.cached:
                     build(folder, corpus, settings)
                     (folder / 'whole').touch()
-        self.index = _opened(_Shards if (folder / 'shards.json').is_file() else kind, folder, settings)
+        try:
+            self.index = (_Shards if (folder / 'shards.json').is_file() else kind)(folder, settings)
+        except Exception as e:
+            (folder / 'whole').unlink(missing_ok=True)
+            what = f'the stored index is broken ({type(e).__name__})'
+            raise MedirError(what, folder, 'run again: it is rebuilt') from None
 
     def _tokens(self, queries: Queries | WeightedQueries) -> list[list[str] | dict[str, float]]:
         if isinstance(queries, WeightedQueries):
@@ -543,17 +481,11 @@ class BM25:
         tokens = dict(zip(queries.ids, self._tokens(queries), strict=True))
         for query_id, group in candidates.groupby('query_id', sort=False):
             scores = self.index.scores(tokens[query_id])[[position[doc] for doc in group.doc_id]]
-            parts.append(group.assign(score=self._told_apart(scores, group.doc_id.to_numpy(str))))
+            if self.scorer == 'lucene':  # whose scores have no ties
+                order = np.lexsort((group.doc_id.to_numpy(str), -scores))
+                scores = falling_scores(scores[order])[np.argsort(order)]
+            parts.append(group.assign(score=scores.astype(float)))
         return pd.concat(parts, ignore_index=True)
-
-    def _told_apart(self, scores: np.ndarray, ids: np.ndarray) -> np.ndarray:
-        "Scores in double precision, Lucene's without ties."
-        if self.scorer != 'lucene':
-            return scores.astype(float)
-        order = np.lexsort((ids, -scores))
-        fallen = np.empty(len(scores))
-        fallen[order] = falling_scores(scores[order])
-        return fallen
 
     def search(self, queries: Queries | WeightedQueries, k: int = 100) -> pd.DataFrame:
         "Top `k` documents that share a token with the query."

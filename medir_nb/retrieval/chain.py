@@ -22,7 +22,7 @@ from ..data.corpora import asked, corpus_task
 from ..data.task import Task
 from ..encoder.encoder_rows import parse_dtype, encoder_spec
 from ..encoder.services import object_name
-from ..encoder.model import Encoder
+
 from ..encoder.model_row import roles_of_sentences
 from ..encoder.store import encode_corpus
 from ..generator.agent import pending_turns, search_and_write
@@ -31,31 +31,15 @@ from ..generator.methods import expansion_settings, method_row
 from ..generator.models import llm
 from ..generator.llm_rows import llm_spec
 from .bm25 import BM25, preset_settings
-from medir_nb.retrieval.stages import (
-    Job,
-    Plan,
-    Stage,
-    check_unless_stored,
-    Expansion,
-    Fusion,
-    System,
-    COMBINATIONS,
-    EXPANDERS,
-    RETRIEVERS,
-)
-from .stages import Answer, found_documents
+from .stages import Job, Plan, Stage, check_unless_stored, Expansion, Fusion, System, COMBINATIONS
+from .stages import EXPANDERS, RETRIEVERS, Answer, found_documents
 from .dense_stage import encoder_of, encoder_counts, pair_queries
 from .filters import allowed_documents
-from .expressions import parse, reranker_class, retriever_of, model_rows, normal_system, parts
+from .expressions import each_system, parse, reranker_class, retriever_of, model_rows, normal_system
+from .expressions import parts
 from .reranker_model import reranker_spec
 from .reading_stage import cut_passage
 from .nearest import unit
-
-# %% ../../nbs/04_retrieval/18_chain.ipynb #4eb0afc9
-def searches_while_writing(expansion: tuple) -> bool:
-    "Whether its model searches while it writes; a stored text was written before."
-    expansion = Expansion(*expansion)
-    return method_row(expansion.method)['reads'] == 'searches' and not expansion.is_stored
 
 # %% ../../nbs/04_retrieval/18_chain.ipynb #e7223536
 def search_for_agent(job: Job, retriever: Stage, settings: dict):
@@ -118,32 +102,31 @@ class Expand(Stage):
 
     @property
     def retriever(self) -> Stage | None:
-        "The chain that an agent searches by."
-        return self.chain_of(self.chosen['by']) if searches_while_writing(self.expression) else None
+        "The chain that an agent searches by; a text that is stored was written before."
+        searches = method_row(self.expression.method)['reads'] == 'searches' and not self.expression.is_stored
+        return self.chain_of(self.chosen['by']) if searches else None
 
-    def _passages(self, job: Job) -> list[str] | None:
-        "What the model is shown of each query's first documents."
+    def _answered(self, job: Job, by_agent, by_writer):
+        "What a function gives that has the model's searches, or is given the passages that the model is shown."
+        if retriever := self.retriever:
+            find = search_for_agent(job, retriever, self.chosen)
+            return by_agent(job.task, self.expression, find, self.kind)
         stored, method = self.expression.is_stored, self.expression.method
-        return None if stored else passages_for(job.task, method, self.chosen)
+        passages = None if stored else passages_for(job.task, method, self.chosen)
+        return by_writer(job.task, self.expression, self.kind, passages=passages)
 
     def run(self, job: Job, k: int = 0) -> Expanded:
         "The texts of each query."
-        if not (retriever := self.retriever):
-            return expand(job.task, self.expression, self.kind, passages=self._passages(job))
-        find = search_for_agent(job, retriever, self.chosen)
-        return search_and_write(job.task, self.expression, find, self.kind)
+        return self._answered(job, search_and_write, expand)
+
+    def _missing(self, job: Job) -> int:
+        "Generations, or turns of an agent, that no cassette holds."
+        return self._answered(job, pending_turns, pending_generations)
 
     def plan(self, job: Job) -> Plan:
         missing = self._missing(job)
         texts = len(job.task.queries) * self.chosen['n']
         return Plan(to_encode=min(missing, texts) if self.kind == 'dense' else 0, to_generate=missing)
-
-    def _missing(self, job: Job) -> int:
-        "Generations, or turns of an agent, that no cassette holds."
-        if not (retriever := self.retriever):
-            return pending_generations(job.task, self.expression, self.kind, self._passages(job))
-        find = search_for_agent(job, retriever, self.chosen)
-        return pending_turns(job.task, self.expression, find, self.kind)
 
     def check(self, job: Job):
         if self.expression.is_stored:
@@ -152,21 +135,13 @@ class Expand(Stage):
             return
         if retriever := self.retriever:
             retriever.check(replace(job, task=None))
-        model = llm(self.expression.model)
-        check_unless_stored(model.check, job, lambda: self._missing(job))
+        check_unless_stored(llm(self.expression.model).check, job, lambda: self._missing(job))
 
     def settings(self, job: Job) -> dict:
         told = {f'expansion {name}': value for name, value in self.chosen.items()}
         return {'expansion': self.expression.method, 'expansion model': self.expression.model} | told
 
 # %% ../../nbs/04_retrieval/18_chain.ipynb #ef5476d2
-def _expander(system: System, chain: Stage) -> Stage:
-    "The stage behind `+`: a language model's texts, or what the row of `EXPANDERS` adds."
-    if system.expansion.asks_model:
-        return Expand(system.expansion, chain.kind, chain_of)
-    return EXPANDERS[system.expansion.method](system.expansion, retriever_of(replace(system, expansion=None)))
-
-
 def chain_of(
     expression,  # a string, a `System` or `Fusion`, or a reader's own model object
 ) -> Stage:
@@ -179,8 +154,11 @@ def chain_of(
         chain = COMBINATIONS[tree.method](first, *(chain_of(part) for part in tree.parts))
     else:
         chain = retriever_of(first)
-        if tree.expansion:
-            chain.before = (_expander(tree, chain),)
+        if (expansion := tree.expansion) and expansion.asks_model:
+            chain.before = (Expand(expansion, chain.kind, chain_of),)
+        elif expansion:
+            alone = retriever_of(replace(first, expansion=None))
+            chain.before = (EXPANDERS[expansion.method](expansion, alone),)
     return reranker_class(tree.reranker)(tree, chain) if tree.reranker else chain
 
 # %% ../../nbs/04_retrieval/18_chain.ipynb #3cfc7e2a
@@ -198,9 +176,8 @@ def _tell_strangers(expression: str, language: str):
         return
     offered = [*RETRIEVERS, *embedded_encoders(language)]
     known = [name for name in offered if retriever_of(parse(name)).knows(language)]
-    said = (
-        f'{" and ".join(strangers)} {"was" if len(strangers) == 1 else "were"} not made for {language_name(language)}'
-    )
+    were = 'was' if len(strangers) == 1 else 'were'
+    said = f'{" and ".join(strangers)} {were} not made for {language_name(language)}'
     note(f'{said}; of what comes in packages, made for it: {" and ".join(known) or "nothing"}')
 
 
@@ -316,44 +293,41 @@ def with_max_tokens(
     tokens: int,  # of the longest query and document, special ones included
 ):
     "The system with `tokens` as the longest query and document of each encoder in it."
+
+    def cut(system: System) -> System:
+        if expansion := system.expansion:  # which may name a system to search by
+            settings = [(n, str(with_max_tokens(v, tokens)) if n == 'by' else v) for n, v in expansion.settings]
+            system = replace(system, expansion=expansion._replace(settings=tuple(settings)))
+        return normal_system(retriever_of(system).with_max_tokens(system, tokens))
+
     system = parse(expression)
-    if isinstance(system, Fusion):
-        return replace(system, parts=tuple(with_max_tokens(part, tokens) for part in system.parts))
-    if not isinstance(system, System):
-        where = object_name(system)
-        raise MedirError('the lengths of a model object are its own affair', where, 'set them on the object')
-    if system.expansion:
-        system = replace(system, expansion=_with_max_tokens_in_search(system.expansion, tokens))
-    return normal_system(retriever_of(system).with_max_tokens(system, tokens))
-
-
-def _with_max_tokens_in_search(expansion: Expansion, tokens: int) -> Expansion:
-    "The expansion with one length for the system that it searches by."
-    settings = [
-        (name, str(with_max_tokens(value, tokens)) if name == 'by' else value) for name, value in expansion.settings
-    ]
-    return expansion._replace(settings=tuple(settings))
+    is_named = isinstance(system, (System, Fusion))
+    where = '' if is_named else object_name(system)
+    check(is_named, 'the lengths of a model object are its own affair', where, 'set them on the object')
+    return each_system(system, cut)
 
 # %% ../../nbs/04_retrieval/18_chain.ipynb #5a0c91e1
 def with_ann(expression, kind: str):
     "The system with an approximate index (ivfpq or hnsw) for each encoder of one vector in it."
-    system = parse(expression)
-    if isinstance(system, Fusion):
-        return replace(system, parts=tuple(with_ann(part, kind) for part in system.parts))
-    if not isinstance(system, System) or retriever_of(system).kind != 'dense':
-        return system
-    return normal_system(replace(system, settings=tuple((dict(system.settings) | {'ann': kind}).items())))
+
+    def quick(system: System) -> System:
+        if retriever_of(system).kind != 'dense':
+            return system
+        return normal_system(replace(system, settings=tuple((dict(system.settings) | {'ann': kind}).items())))
+
+    return each_system(expression, quick)
 
 
 def exact_twin(expression):
     "The same system where every document is compared; the system itself where that is so."
-    system = parse(expression)
-    if isinstance(system, Fusion):
-        return replace(system, parts=tuple(map(exact_twin, system.parts)))
-    if not isinstance(system, System) or 'ann' not in dict(system.settings):
-        return system
-    own = [setting for setting in system.settings if setting[0] not in ('ann', 'probe', 'oversample')]
-    return normal_system(replace(system, settings=tuple(own)))
+
+    def exact(system: System) -> System:
+        if 'ann' not in dict(system.settings):
+            return system
+        own = [setting for setting in system.settings if setting[0] not in ('ann', 'probe', 'oversample')]
+        return normal_system(replace(system, settings=tuple(own)))
+
+    return each_system(expression, exact)
 
 # %% ../../nbs/04_retrieval/18_chain.ipynb #2df68e2e
 def pending(
@@ -390,17 +364,6 @@ def check_systems(expressions, task: Task | None = None, dtype: str | None = Non
     if failed:
         raise failed[0][1]
 
-# %% ../../nbs/04_retrieval/18_chain.ipynb #da7963ed
-def pair_encoder(system, task: Task, job: Job) -> Encoder:
-    "The encoder that compares sentences; a system that has no similarity of sentences is refused."
-    encoder = None if isinstance(system, Fusion) else retriever_of(system).encoder(job)
-    if encoder is None or encoder.spec.representation == 'multi_vector':
-        raise NothingToMeasure(f'{system} gives no sentence similarity', task.name, 'name an encoder')
-    if isinstance(system, System) and (system.expansion or system.reranker):
-        what = 'sentence pairs are neither expanded nor reranked'
-        raise MedirError(what, str(system), f'name the encoder alone: {system.name}')
-    return encoder
-
 # %% ../../nbs/04_retrieval/18_chain.ipynb #f3361694
 def score_pairs(
     expression,  # an encoder, or a reader's own model object
@@ -414,19 +377,17 @@ def score_pairs(
     if dtype:
         parse_dtype(dtype)
     tell_strangers(system, task)
-    encoder = pair_encoder(system, task, Job(task, dtype, device))
-    roles = roles_of_sentences(role or encoder.spec.sentence_role)
-    vectors = [
-        encode_corpus(encoder, pair_queries(task, side), role, encoder.instruction(task, role))
-        for side, role in zip(('sentence1', 'sentence2'), roles, strict=True)
-    ]
+    encoder = None if isinstance(system, Fusion) else retriever_of(system).encoder(Job(task, dtype, device))
+    if encoder is None or encoder.spec.representation == 'multi_vector':
+        raise NothingToMeasure(f'{system} gives no sentence similarity', task.name, 'name an encoder')
+    is_alone = not (isinstance(system, System) and (system.expansion or system.reranker))
+    what, fix = 'sentence pairs are neither expanded nor reranked', 'name the encoder alone'
+    check(is_alone, what, str(system), fix if is_alone else f'{fix}: {system.name}')
+    roles, vectors = roles_of_sentences(role or encoder.spec.sentence_role), []
+    for side, role in zip(('sentence1', 'sentence2'), roles, strict=True):
+        vectors.append(encode_corpus(encoder, pair_queries(task, side), role, encoder.instruction(task, role)))
     scores = vectors[0].layout.paired(*(unit(side.chunk()) for side in vectors)).astype(float)
-    counts = encoder_counts(
-        encoder,
-        device,
-        similarity='cos',
-        encoded_docs=sum(v.stats['encoded'] for v in vectors),
-        cached_docs=sum(v.stats['cached'] for v in vectors),
-        truncated_docs=sum(int(v.truncated.sum()) for v in vectors),
-    )
+    counted = {f'{name}_docs': sum(side.stats[name] for side in vectors) for name in ('encoded', 'cached')}
+    counted['truncated_docs'] = sum(int(side.truncated.sum()) for side in vectors)
+    counts = encoder_counts(encoder, device, similarity='cos', **counted)
     return Answer(scores, counts.stats(time.perf_counter() - start))

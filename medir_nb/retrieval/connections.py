@@ -15,6 +15,13 @@ from medir_nb.core.console import note
 # %% ../../nbs/04_retrieval/22_connections.ipynb #b1f00005
 PATIENCE = 30.0  # seconds for a request to arrive; a body of 32 MB takes a slow line a while
 _INCOMPLETE = (h11.IDLE, h11.SEND_BODY)
+_SAID_EVERY = 60.0  # seconds
+_said = {'at': -_SAID_EVERY}
+
+
+def most_connections() -> int:
+    "How many clients may be connected at a time."
+    return min(512, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
 
 
 class PatientProtocol(H11Protocol):
@@ -25,10 +32,13 @@ class PatientProtocol(H11Protocol):
     def connection_made(self, transport):
         super().connection_made(transport)
         self._expect()
-        if len(self.connections) > most_connections():
-            note_crowd(len(self.connections))
-            waiting = [one for one in self.connections if one.deadline]
-            min(waiting, key=lambda one: one.deadline.when())._drop()
+        if (connected := len(self.connections)) <= most_connections():
+            return
+        if time.monotonic() - _said['at'] >= _SAID_EVERY:
+            _said['at'] = time.monotonic()
+            note(f'{connected:,} clients are connected: those that have not sent their request longest are dropped')
+        waiting = [one for one in self.connections if one.deadline]
+        min(waiting, key=lambda one: one.deadline.when())._drop()
 
     def data_received(self, data: bytes):
         self._expect()
@@ -52,19 +62,3 @@ class PatientProtocol(H11Protocol):
     def _drop(self):
         self._forget()
         self.transport.abort()
-
-# %% ../../nbs/04_retrieval/22_connections.ipynb #b1f00007
-_SAID_EVERY = 60.0  # seconds
-_said = {'at': -_SAID_EVERY}
-
-
-def most_connections() -> int:
-    "How many clients may be connected at a time."
-    return min(512, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
-
-
-def note_crowd(connections: int):
-    "Say that there are too many connections, once a minute."
-    if time.monotonic() - _said['at'] >= _SAID_EVERY:
-        _said['at'] = time.monotonic()
-        note(f'{connections:,} clients are connected: those that have not sent their request longest are dropped')

@@ -39,25 +39,18 @@ class Database:
         check(address or not (self.on_server or told.get('served')), what, f'--store {self.name}', fix)
         elsewhere = is_private() and address and not is_loopback(urlsplit(address).hostname)
         check(not elsewhere, f'--private refuses {self.name} elsewhere', ADDRESS, 'name a server of this machine')
-        missing = (
-            f'the client of {self.name} is not installed',
-            f'--store {self.name}',
-            'pip install "medir_nb[vectordb]"',
-        )
+        what, fix = f'the client of {self.name} is not installed', 'pip install "medir_nb[vectordb]"'
         closed = 'start the server, or correct the address' if address else 'stop the process that holds it'
         refused = boundary(f'{self.name} cannot be opened', ADDRESS if address else folder, closed, let=(ImportError,))
-        with boundary(*missing, (ImportError,)), refused:
+        with boundary(what, f'--store {self.name}', fix, (ImportError,)), refused:
             self.connect(address, Path(folder))
             self.table = told.get('table', 'texts')
-            if vectors is not None:
-                write_json(record, told | {'served': bool(address)})
-                self.fill(vectors)
-
-    def fill(self, vectors: Vectors):
-        "Make the table."
-        self.create(vectors.dim)
-        for start in progress(range(0, len(vectors), _AT_ONCE), desc=self.name, unit='1k vectors'):
-            self.add(start, vectors.chunk(start, start + _AT_ONCE))
+            if vectors is None:
+                return
+            write_json(record, told | {'served': bool(address)})
+            self.create(vectors.dim)
+            for start in progress(range(0, len(vectors), _AT_ONCE), desc=self.name, unit='1k vectors'):
+                self.add(start, vectors.chunk(start, start + _AT_ONCE))
 
     def close(self):
         self.client.close()
@@ -156,11 +149,6 @@ class Postgres(Database):
         self.client.execute(f'DROP TABLE IF EXISTS {self.table}')
 
 # %% ../../nbs/04_retrieval/01_databases.ipynb #a63ab08b
-def _product(score: float) -> float:
-    "The dot product behind a score of OpenSearch's space `innerproduct`."
-    return score - 1 if score >= 1 else 1 - 1 / score
-
-
 class OpenSearch(Database):
     "OpenSearch by its client; every vector is compared by a script."
 
@@ -185,7 +173,8 @@ class OpenSearch(Database):
         script = {'source': 'knn_score', 'lang': 'knn', 'params': told}
         asked = {'script_score': {'query': {'match_all': {}}, 'script': script}}
         found = self.client.search(index=self.table, body={'size': k, 'query': asked, '_source': False})
-        return [(_product(hit['_score']), int(hit['_id'])) for hit in found['hits']['hits']]
+        scored = [(hit['_score'], int(hit['_id'])) for hit in found['hits']['hits']]
+        return [(score - 1 if score >= 1 else 1 - 1 / score, position) for score, position in scored]  # the products
 
     def drop(self):
         self.client.indices.delete(index=self.table)

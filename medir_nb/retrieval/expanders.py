@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from dataclasses import replace
 import numpy as np
-from ..core.errors import check, nearest
+from ..core.errors import check
 from ..data.vocabularies import Vocabulary, vocabulary
 from ..generator.expansion import Expanded
 from .analyzers import analyze
@@ -18,14 +18,9 @@ from .bm25 import WeightedQueries
 from .dense_stage import query_vectors
 from .nearest import scaled
 from .retriever import Retriever, Rewritten
-from .stages import Expansion, Job, Plan, Stage
+from .stages import COUNT, SHARE, WEIGHT, Expansion, Job, Plan, Stage, checked_settings
 
 # %% ../../nbs/04_retrieval/16_expanders.ipynb #5283d297
-_COUNT = lambda value: type(value) is int and value > 0, 'a whole number from 1'
-_SHARE = lambda value: type(value) in (int, float) and 0 <= value <= 1, 'a number from 0 to 1'
-_WEIGHT = lambda value: type(value) in (int, float) and 0 <= value < np.inf, 'a number from 0'
-
-
 class Expander(Stage):
     "What joins a query without a language model; `before` it stands the retriever alone."
 
@@ -35,14 +30,8 @@ class Expander(Stage):
     @classmethod
     def normal(cls, expansion: Expansion, retriever: Retriever) -> Expansion:
         "Name and settings checked, without what is default."
-        written, chosen = str(expansion), dict(expansion.settings)
-        check(len(chosen) == len(expansion.settings), f'a setting of {written} stands twice', None, 'keep one')
-        for name, value in chosen.items():
-            check(name in cls.options, f'+{expansion.method} has no setting {name!r}', None, nearest(name, cls.options))
-            _, (fits, wanted) = cls.options[name]
-            check(fits(value), f'{name}={value} does not fit {written}', None, f'it takes {wanted}')
+        kept = checked_settings(str(expansion), f'+{expansion.method}', expansion.settings, cls.options)
         cls.check_name(expansion, retriever)
-        kept = tuple((n, chosen[n]) for n in cls.options if n in chosen and chosen[n] != cls.options[n][0])
         return expansion._replace(settings=kept)
 
     @classmethod
@@ -115,9 +104,9 @@ class RM3(Feedback):
 
     wants = 'words'
     options = {
-        'fb_docs': (10, _COUNT),
-        'fb_terms': (10, _COUNT),
-        'weight': (0.5, _SHARE),  # of the query's own words
+        'fb_docs': (10, COUNT),
+        'fb_terms': (10, COUNT),
+        'weight': (0.5, SHARE),  # of the query's own words
     }
 
     @classmethod
@@ -153,9 +142,9 @@ class Rocchio(Feedback):
 
     wants = 'vectors'
     options = {
-        'fb_docs': (5, _COUNT),
-        'alpha': (0.4, _WEIGHT),  # of the query's vector
-        'beta': (0.6, _WEIGHT),  # of the mean of the documents' vectors
+        'fb_docs': (5, COUNT),
+        'alpha': (0.4, WEIGHT),  # of the query's vector
+        'beta': (0.6, WEIGHT),  # of the mean of the documents' vectors
     }
 
     def run(self, job: Job, k: int = 0) -> Rewritten:
@@ -180,7 +169,7 @@ class Synonyms(Expander):
     "`E+synonyms(NAME)`: the other wordings of the terms that a query names."
 
     options = {
-        'repeat': (1, _COUNT),  # copies of the query before the wordings, for a retriever of words
+        'repeat': (1, COUNT),  # copies of the query before the wordings, for a retriever of words
         'fusion': ('concat', (('concat', 'mean').__contains__, 'concat or mean')),  # of an encoder
     }
 

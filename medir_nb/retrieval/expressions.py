@@ -18,10 +18,8 @@ from .stages import BY_REPRESENTATION, COMBINATIONS, EXPANDERS, RERANKERS, RETRI
 from .stages import Expansion, Fusion, Reranking, System
 from .retriever import Retriever, BM25Retriever
 from .rerank_stage import Reorder, Rerank
-from .sparse_stage import SparseRetriever
 from .late_stage import LateRerank
-from .reading_stage import READINGS
-from .fusion import Linear
+from .reading_stage import READINGS, Reading
 from .expanders import RM3, Rocchio, Synonyms
 
 # %% ../../nbs/04_retrieval/17_expressions.ipynb #60b625d9
@@ -76,18 +74,6 @@ class _Reader:
         return name
 
 # %% ../../nbs/04_retrieval/17_expressions.ipynb #fd35b585
-def _read_value(reader: _Reader) -> str:
-    "A setting's value, with the parentheses behind it."
-    value, depth = reader.name(), 0
-    while reader.next == '(' or depth:
-        if not reader.next:
-            reader.fail("')' is expected at the end")
-        depth += {'(': 1, ')': -1}.get(reader.next, 0)
-        value += reader.next
-        reader.at += 1
-    return value
-
-# %% ../../nbs/04_retrieval/17_expressions.ipynb #e5b7d4b9
 def _read_settings(reader: _Reader) -> tuple:
     "`(a,b=c)` as pairs, where it stands; a bare word has the value None."
     if reader.next != '(':
@@ -95,10 +81,17 @@ def _read_settings(reader: _Reader) -> tuple:
     settings = []
     reader.take('(')
     while reader.next != ')':
-        name, value = reader.name(), None
+        name, value, depth = reader.name(), None, 0
         if reader.next == '=':
             reader.take('=')
-            value = _value(_read_value(reader))
+            value = reader.name()
+            while reader.next == '(' or depth:  # a system in parentheses of its own
+                if not reader.next:
+                    reader.fail("')' is expected at the end")
+                depth += {'(': 1, ')': -1}.get(reader.next, 0)
+                value += reader.next
+                reader.at += 1
+            value = _value(value)
         settings.append((name, value))
         if reader.next != ')':
             reader.take(',')
@@ -107,9 +100,7 @@ def _read_settings(reader: _Reader) -> tuple:
 
 # %% ../../nbs/04_retrieval/17_expressions.ipynb #2dd2717b
 RETRIEVERS['bm25'] = BM25Retriever
-BY_REPRESENTATION['sparse'] = SparseRetriever
-RERANKERS.update(READINGS)
-COMBINATIONS['linear'] = Linear
+RERANKERS.update(dict.fromkeys(READINGS, Reading))
 EXPANDERS.update(rm3=RM3, rocchio=Rocchio, synonyms=Synonyms)
 
 
@@ -174,25 +165,19 @@ def _read_expansion(reader: _Reader) -> Expansion | None:
     method, inside = reader.take(), _read_settings(reader)
     if method in EXPANDERS:
         named = [name for name, value in inside if value is None]
-        settings = tuple(pair for pair in inside if pair[1] is not None)
         if len(named) > 1:
             reader.fail(f'+{method} takes one name, and {named[1]!r} is a second')
-        return Expansion(method, *(named or ['']), settings)
+        return Expansion(method, *(named or ['']), tuple(pair for pair in inside if pair[1] is not None))
     if not inside or inside[0][1] is not None:
         reader.fail(f'+{method} needs its LLM in parentheses')
-    return Expansion(method, inside[0][0], inside[1:])
-
-
-def _with_normal_search(expansion: Expansion) -> Expansion:
-    "The expansion with the system that it searches by in its normal form."
     settings = []
-    for name, value in expansion.settings:
+    for name, value in inside[1:]:
         if name == 'by' and isinstance(value, str):
             if any(isinstance(part, System) and part.expansion for part in parts(value)):
                 raise MedirError(f'by={parse(value)} is expanded itself', None, 'name a retriever')
             value = str(parse(value))
         settings.append((name, value))
-    return expansion._replace(settings=tuple(settings))
+    return Expansion(method, inside[0][0], tuple(settings))
 
 # %% ../../nbs/04_retrieval/17_expressions.ipynb #05db5c69
 def _take_weight(reader: _Reader):
@@ -234,10 +219,7 @@ def _read_system(reader: _Reader, runnable: bool) -> System | Fusion:
     if reader.next in COMBINATIONS:
         return _read_fusion(reader, runnable)
     name, settings = reader.name(), _read_settings(reader)
-    system = System(name, settings, _read_expansion(reader), _read_reranker(reader))
-    if system.expansion:
-        system = replace(system, expansion=_with_normal_search(system.expansion))
-    return normal_system(system, runnable)
+    return normal_system(System(name, settings, _read_expansion(reader), _read_reranker(reader)), runnable)
 
 # %% ../../nbs/04_retrieval/17_expressions.ipynb #04188c14
 _LONGEST = 20_000  # characters of an expression; a path has at most 4,096
@@ -279,11 +261,17 @@ def parts(expression) -> list:
     return [system]
 
 # %% ../../nbs/04_retrieval/17_expressions.ipynb #e4eeb131
+def each_system(expression, change):
+    "The tree of an expression with `change(system)` in the place of each `System`."
+    tree = parse(expression)
+    if isinstance(tree, Fusion):
+        return replace(tree, parts=tuple(each_system(part, change) for part in tree.parts))
+    return change(tree) if isinstance(tree, System) else tree
+
+
 def without_expansions(system: System | Fusion):
     "The same system, whose queries are joined by no text."
-    if isinstance(system, Fusion):
-        return replace(system, parts=tuple(without_expansions(part) for part in system.parts))
-    return replace(system, expansion=None) if isinstance(system, System) else system
+    return each_system(system, lambda part: replace(part, expansion=None))
 
 # %% ../../nbs/04_retrieval/17_expressions.ipynb #92450aef
 def model_rows(system: System | Fusion) -> list[tuple[str, str]]:

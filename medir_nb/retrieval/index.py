@@ -42,19 +42,15 @@ def is_index(folder: str | Path) -> bool:
 _ANEW = 'remove the folder, and build it again: medir index SOURCE --system EXPR --to FOLDER'
 
 
-def _where_it_is(folder: Path) -> str:
-    "What a reader does who named a folder without an index."
-    if is_index(folder / 'index'):
-        return f'it is in {folder / "index"}'
-    if (folder / 'walk.yaml').is_file():
-        return f'medir index {typed(folder)} builds one in {folder / "index"}'
-    return f'build one: medir index SOURCE --system EXPR --to {typed(folder)}'
-
-
 def read_manifest(folder: str | Path) -> dict:
     "What an index says of itself."
-    path = Path(folder) / 'manifest.json'
-    check(path.is_file(), 'this folder holds no index', folder, _where_it_is(Path(folder)))
+    folder = Path(folder)
+    path, fix = folder / 'manifest.json', f'build one: medir index SOURCE --system EXPR --to {typed(folder)}'
+    if is_index(folder / 'index'):
+        fix = f'it is in {folder / "index"}'
+    elif (folder / 'walk.yaml').is_file():
+        fix = f'medir index {typed(folder)} builds one in {folder / "index"}'
+    check(path.is_file(), 'this folder holds no index', folder, fix)
     manifest = read_json(path, {})
     made_by = manifest.get('format', 'none')
     check(made_by == FORMAT, f'format {made_by} of an index, and this version reads {FORMAT}', path, _ANEW)
@@ -106,6 +102,16 @@ class Generation:
         return Job(self.task, **self.options)
 
     @cached_property
+    def job(self) -> Job:
+        "The same, with everything ready that the chain needs before the first question."
+        check_settings(self)
+        job, store = replace(self.plain_job, keep_self=True, kept={}), self.about['store']
+        for retriever in retrievers_of(self.chain):
+            with boundary(f'what it keeps for {retriever.retriever} is damaged', self.place, _ANEW):
+                job.once(retriever.retriever, lambda r=retriever: r.open(job, self.place, store))
+        return job
+
+    @cached_property
     def _allowed(self):
         "Ids of the documents that a filter, written as JSON, lets through; the last ones are kept."
         return functools.lru_cache(32)(lambda filters: allowed_documents(self.corpus, json.loads(filters)))
@@ -142,16 +148,6 @@ def fill_generation(
         counted = {name: counted[name] + counts[name] for name in counted}
     return counted
 
-# %% ../../nbs/04_retrieval/20_index.ipynb #fd97ab1e
-def opened_job(generation: Generation) -> Job:
-    "A job without questions, in which everything that the chain of a generation needs is ready."
-    check_settings(generation)
-    job = replace(generation.plain_job, keep_self=True, kept={})
-    for retriever in retrievers_of(generation.chain):
-        with boundary(f'what it keeps for {retriever.retriever} is damaged', generation.place, _ANEW):
-            job.once(retriever.retriever, lambda r=retriever: r.open(job, generation.place, generation.about['store']))
-    return job
-
 # %% ../../nbs/04_retrieval/20_index.ipynb #353d6070
 _SENTENCE = PassageSplitter('sentences', 1)  # or a heading, or a row of a table
 _WORD = re.compile(f'[{CJK}]|[^\\W{CJK}]{{3,}}')
@@ -177,43 +173,13 @@ def matching_sentence(question: str, text: str, language: str = 'en') -> tuple[i
     best = max(range(len(found)), key=lambda i: (worth[i], found[i].cut != 'heading'), default=None)
     return (0, 0) if best is None else (found[best].begin, found[best].end)
 
-# %% ../../nbs/04_retrieval/20_index.ipynb #9bacd574
+# %% ../../nbs/04_retrieval/20_index.ipynb #273d93ce
 def _row_of(corpus: Corpus, doc_id: str) -> tuple[str, str]:
     "Title and text of a document."
     position = corpus._position[doc_id]
     return corpus.rows(position, position + 1)[0]
 
 
-def whole_document(corpus: Corpus, doc_id: str) -> dict:
-    "A document: id, title, text, and the file and fields that it came with."
-    (title, text), told = _row_of(corpus, doc_id), metadata_of(corpus, doc_id)
-    about = {'source': told.get('source'), 'metadata': fields_of(told)}
-    return {'id': doc_id, 'title': title, 'text': text, **{name: value for name, value in about.items() if value}}
-
-
-def _begins(text: str, passages: list[str]) -> list[int]:
-    "Where passages stand in a document; those of the same words one after the other."
-    begins, behind = [], {}
-    for passage in passages:
-        begins.append(max(0, text.find(passage, behind.get(passage, 0))))
-        behind[passage] = begins[-1] + 1
-    return begins
-
-
-def place_in(
-    text: str,  # of a document or passage
-    metadata: dict,  # of the document
-    question: str,
-    start: int | None = None,  # of the passage in its document
-    language: str = 'en',
-) -> dict:
-    "The sentence that matches a question, where it stands, and the passage with its begin and end."
-    begin, end = matching_sentence(question, text, language)
-    told = {'sentence': text[begin:end]}
-    told |= {} if start is None else {'passage': text, 'begin': start, 'end': start + len(text)}
-    return told | place_of(metadata, (start or 0) + begin)
-
-# %% ../../nbs/04_retrieval/20_index.ipynb #273d93ce
 def hit_of(
     corpus: Corpus,
     doc_id: str,
@@ -223,18 +189,22 @@ def hit_of(
     language: str = 'en',  # of the documents
 ) -> dict:
     "What a reader is told of a document: title, text, the sentence that matches and where it stands, its fields."
-    title, text = _row_of(corpus, doc_id)
-    metadata = metadata_of(corpus, doc_id)
-    found = {'title': title, **({'text': text} if whole else {})}
-    parts = [part for part, _ in passages] or [text]
-    begins = _begins(text, parts) if passages else [None]
-    places = [place_in(part, metadata, question, begin, language) for part, begin in zip(parts, begins, strict=True)]
-    found |= places[0]
+    (title, text), metadata = _row_of(corpus, doc_id), metadata_of(corpus, doc_id)
+    places, behind = [], {}
+    for part, score in passages or [(text, None)]:
+        begin, end = matching_sentence(question, part, language)
+        place, start = {'sentence': part[begin:end]}, 0
+        if passages:  # those of the same words stand one after the other
+            start = max(0, text.find(part, behind.get(part, 0)))
+            behind[part] = start + 1
+            place |= {'passage': part, 'begin': start, 'end': start + len(part)}
+        places.append((score, place | place_of(metadata, start + begin)))
+    found = {'title': title, **({'text': text} if whole else {}), **places[0][1]}
     if len(passages) > 1:
-        found['passages'] = [{'score': score, **place} for (_, score), place in zip(passages, places, strict=True)]
+        found['passages'] = [{'score': score, **place} for score, place in places]
     return found | ({'metadata': fields} if (fields := fields_of(metadata)) else {})
 
-
+# %% ../../nbs/04_retrieval/20_index.ipynb #d50d5043
 def _best_passages(passages: pd.DataFrame, texts: Passages, most: int) -> dict:
     "Texts and scores of the first passages of each document that a question found, `most` of each."
     found = {}
@@ -258,10 +228,6 @@ class Index(Generation):
         cut, number = f', passages {self.windows}' if self.windows else '', self.manifest['generation']
         return f'Index({self.manifest["system"]!r}, {len(self):,} documents{cut}, generation {number})'
 
-    @cached_property
-    def job(self) -> Job:
-        return opened_job(self)
-
     def _found(self, questions: list[str], k: int, filters: dict, per_document: int = 1) -> tuple:
         "A run, and the passages by which its documents were found."
         if not len(self):
@@ -279,7 +245,9 @@ class Index(Generation):
     def document(self, doc_id: str) -> dict:
         "A document: id, title, text, and the file and fields that it came with."
         check(doc_id in self.corpus, f'there is no document {doc_id[:100]!r}', self.folder, 'ask for an id of a hit')
-        return whole_document(self.corpus, doc_id)
+        (title, text), told = _row_of(self.corpus, doc_id), metadata_of(self.corpus, doc_id)
+        about = {'source': told.get('source'), 'metadata': fields_of(told)}
+        return {'id': doc_id, 'title': title, 'text': text} | {name: value for name, value in about.items() if value}
 
     def search(self, questions: list[str], k: int = 10, filters: dict | None = None) -> pd.DataFrame:
         "A run, as `retrieval.ask` gives it; the questions are q1, q2 …"

@@ -21,12 +21,12 @@ from ..encoder.model import Encoder
 from ..encoder.model_row import ROLES, STORED
 from ..encoder.multi_vector import Ragged, ragged, save_multi_vector
 from ..encoder.store import LAYOUTS, Vectors, encode_corpus
-from ..generator.expansion import sparse_queries
+
 from .dense_stage import DenseRetriever, EncodedDocuments, check_dimensions, encoder_about
 from .dense_stage import encoder_of, encoding_plan, normal_encoder
 from .rerank_stage import Rerank
 from .runs import RUN_COLUMNS, best_first, first_ranks, run_frame, settle_ties, sort_run
-from .stages import BY_REPRESENTATION, Job, Plan, Ranking, Reranking, System, check_unless_stored
+from .stages import BY_REPRESENTATION, Job, Plan, Reranking, System, check_unless_stored
 
 # %% ../../nbs/04_retrieval/13_late_stage.ipynb #16d58786
 def maxsim_scores(
@@ -49,6 +49,7 @@ def maxsim_scores(
 # %% ../../nbs/04_retrieval/13_late_stage.ipynb #5356811d
 _QUERIES = 64  # at a time
 _TOKENS = 65_536  # token vectors of documents at a time
+_SHOWN = 40  # words
 
 
 def _stretches(tokens: np.ndarray) -> list[tuple[int, int]]:
@@ -113,44 +114,28 @@ class Centroids:
         return np.sort(found[np.argsort(-estimated, kind='stable')[:n]])
 
 # %% ../../nbs/04_retrieval/13_late_stage.ipynb #e9eea86e
-def _trained(documents: Vectors, seed: int = 0) -> Centroids:
-    "Centroids of the token vectors of documents."
+def kept_centroids(documents: Vectors, name: str, seed: int = 0) -> Centroids:
+    "Centroids of the token vectors of documents, trained once and kept under `name`."
     import faiss
 
-    ends = np.cumsum(documents.tokens, dtype=np.int64)
-    size = 2 ** int(np.log2(max(1, 16 * np.sqrt(ends[-1]))))
-    size = min(size, int(ends[-1]))
-    drawn = np.sort(np.random.default_rng(seed).permutation(len(documents))[: max(1, size)])
-    sample = np.concatenate([documents.take(drawn[i : i + 1024]).tokens for i in range(0, len(drawn), 1024)])
-    trained = faiss.Kmeans(documents.dim, size, niter=4, seed=seed, spherical=True, min_points_per_centroid=1)
-    trained.train(np.ascontiguousarray(sample, np.float32))
-    parts = [trained.index.search(documents.chunk(*edges).tokens, 1)[1][:, 0] for edges in _stretches(documents.tokens)]
-    return Centroids(trained.centroids, np.concatenate(parts).astype(np.int32), ends)
-
-
-def kept_centroids(documents: Vectors, name: str) -> Centroids:
-    "The same, read where they are kept under `name`."
-    path = home() / 'centroids' / f'{name}.npz'
+    path, ends = home() / 'centroids' / f'{name}.npz', np.cumsum(documents.tokens, dtype=np.int64)
     if not path.is_file():
+        size = min(2 ** int(np.log2(max(1, 16 * np.sqrt(ends[-1])))), int(ends[-1]))
+        drawn = np.sort(np.random.default_rng(seed).permutation(len(documents))[: max(1, size)])
+        trained = faiss.Kmeans(documents.dim, size, niter=4, seed=seed, spherical=True, min_points_per_centroid=1)
+        stretches = _stretches(documents.tokens)
         with waiting(f'centroids of {int(documents.tokens.sum()):,} token vectors'):
-            made = _trained(documents)
+            sample = [documents.take(drawn[i : i + 1024]).tokens for i in range(0, len(drawn), 1024)]
+            trained.train(np.ascontiguousarray(np.concatenate(sample), np.float32))
+            parts = [trained.index.search(documents.chunk(*edges).tokens, 1)[1][:, 0] for edges in stretches]
         with atomic_path(path) as tmp, open(tmp, 'wb') as file:
-            np.savez(file, centroids=made.centroids, codes=made.codes, ends=made.ends)
-        return made
+            np.savez(file, centroids=trained.centroids, codes=np.concatenate(parts).astype(np.int32), ends=ends)
     with np.load(path) as kept:
         return Centroids(*(kept[part] for part in ('centroids', 'codes', 'ends')))
 
 # %% ../../nbs/04_retrieval/13_late_stage.ipynb #e4bc9a89
 _EXACT_TOKENS = 5_000_000  # token vectors up to which every document is compared
 _TRIED = 20  # queries whose exact answer is looked up
-
-
-def _loss_line(run: pd.DataFrame, exact: pd.DataFrame, documents: Vectors, centroids: int) -> str:
-    "How many of the exact first ten of some queries a search by candidates found, in words."
-    found = exact.merge(first_ranks(run, 10), on=['query_id', 'doc_id'])
-    how = f'{int(documents.tokens.sum()):,} token vectors are searched by {centroids:,} centroids'
-    share = f'{len(found) / max(1, len(exact)):.1%} of the exact first ten of {exact.query_id.nunique()} queries'
-    return f'{how}, which find {share}; search=exact compares all'
 
 # %% ../../nbs/04_retrieval/13_late_stage.ipynb #eb365ad4
 @dataclass(frozen=True)
@@ -159,6 +144,9 @@ class _TokenDocuments(EncodedDocuments):
 
     by_centroids: dict = field(default_factory=dict)  # what was trained for them
     nearest = staticmethod(late_search)
+
+    def similarities(self, found, asked: Ragged, at: int, job: Job) -> np.ndarray:
+        return maxsim_scores(asked[at : at + 1], found, self.encoder.spec.similarity, job.device)[0]
 
     def is_exact(self) -> bool:
         "Whether every document is compared with a query."
@@ -169,37 +157,29 @@ class _TokenDocuments(EncodedDocuments):
         asked, how = queries.chunk(), (self.encoder.spec.similarity, job.device)
         if self.is_exact() or not len(self.vectors):
             return late_search(asked, self.vectors, task.queries.ids, task.corpus.ids, k, *how)
-        run = self._by_candidates(asked, task, k, job)
+        run = self._by_candidates(queries, task, k, job)
         if job.kept is None:
-            tried = asked[:_TRIED], self.vectors, task.queries.ids[:_TRIED], task.corpus.ids, 10
-            centroids = len(self.by_centroids['all'].centroids)
-            note(f'{self.encoder.spec.name}: {_loss_line(run, late_search(*tried, *how), self.vectors, centroids)}')
+            exact = late_search(asked[:_TRIED], self.vectors, task.queries.ids[:_TRIED], task.corpus.ids, 10, *how)
+            found = exact.merge(first_ranks(run, 10), on=['query_id', 'doc_id'])
+            said = f'{int(self.vectors.tokens.sum()):,} token vectors are searched by '
+            said += f'{len(self.by_centroids["all"].centroids):,} centroids, which find '
+            said += (
+                f'{len(found) / max(1, len(exact)):.1%} of the exact first ten of {exact.query_id.nunique()} queries'
+            )
+            note(f'{self.encoder.spec.name}: {said}; search=exact compares all')
         return run
 
-    def _by_candidates(self, queries: Ragged, task: Task, k: int, job: Job) -> pd.DataFrame:
+    def _by_candidates(self, queries: Vectors, task: Task, k: int, job: Job) -> pd.DataFrame:
         "The first `k` documents among the candidates of each query."
         if not self.by_centroids:
             key = f'{self.encoder.spec.vector_key("document")[:16]}-{task.corpus.fingerprint[:16]}'
             self.by_centroids['all'] = kept_centroids(self.vectors, key)
-        listed = []
-        for query_id, query in zip(task.queries.ids, queries.matrices(), strict=True):
+        listed = [pd.DataFrame(columns=RUN_COLUMNS[:2])]
+        for query_id, query in zip(task.queries.ids, queries.chunk().matrices(), strict=True):
             places = self.by_centroids['all'].candidates(np.asarray(query), max(CANDIDATES, 4 * k))
             listed.append(pd.DataFrame({'query_id': query_id, 'doc_id': np.asarray(task.corpus.ids)[places]}))
-        pool = pd.concat(listed or [pd.DataFrame(columns=RUN_COLUMNS[:2])], ignore_index=True)
+        pool = pd.concat(listed[1:] or listed, ignore_index=True)
         return first_ranks(sort_run(self.score(task, pool, queries, job)), k)
-
-    def score(self, task: Task, pool: pd.DataFrame, queries: Vectors, job: Job) -> pd.DataFrame:
-        "The scores of the pairs in `pool`, as a run."
-        asked = queries.chunk() if isinstance(queries, Vectors) else queries
-        runs = [pd.DataFrame(columns=RUN_COLUMNS)]
-        for query_id, candidates in pool.groupby('query_id', sort=False):
-            places = task.corpus._position
-            doc_ids = [d for d in candidates.doc_id if d in places]
-            found = self.vectors.take(np.array([places[d] for d in doc_ids], int))
-            at = task.queries._position[query_id]
-            [scores] = maxsim_scores(asked[at : at + 1], found, self.encoder.spec.similarity, job.device)
-            runs.append(pd.DataFrame({'query_id': query_id, 'doc_id': doc_ids, 'score': scores.astype(float)}))
-        return pd.concat(runs[1:] or runs, ignore_index=True)
 
 # %% ../../nbs/04_retrieval/13_late_stage.ipynb #c6b36307
 class LateRetriever(DenseRetriever):
@@ -208,11 +188,6 @@ class LateRetriever(DenseRetriever):
     kind = 'sparse'  # texts of an expansion join the words of the query
     feedback = ''  # there is no one vector of a document
     documents = _TokenDocuments
-
-    def rank(self, job: Job, expanded, depth: int, pool: pd.DataFrame | None) -> Ranking:
-        if expanded:
-            job = replace(job, task=replace(job.task, queries=sparse_queries(job.task, expanded)))
-        return super().rank(job, None, depth, pool)
 
     def settings(self, job: Job) -> dict:
         spec = self.encoder(job).spec
@@ -233,9 +208,14 @@ class LateRetriever(DenseRetriever):
         return matched_words(self.encoder(job), job.task, query_id, doc_id)
 
     def reads(self, job: Job) -> str:
-        encoder, task = self.encoder(job), job.task
-        kept = [f'{role:12s} {" ".join(shown_words(encoder, task, role))}' for role in ROLES]
-        return '\n'.join([str(contract(encoder, task)), 'a vector for each of these words, · being a mark:', *kept])
+        encoder, task = self.encoder(job), job.task.searched()
+        lines = [str(contract(encoder, job.task)), 'a vector for each of these words, · being a mark:']
+        for role, texts in (('query', task.queries), ('document', task.corpus)):
+            [text] = encoder.render(texts.rows(0, 1), role, encoder.instruction(job.task, role))
+            words = [word or '·' for word in encoder.backend(role).words(text)]
+            more = f' … ({len(words):,} in all)' if len(words) > _SHOWN else ''
+            lines.append(f'{role:12s} {" ".join(words[:_SHOWN])}{more}')
+        return '\n'.join(lines)
 
     def save_model(self, job: Job, place: Path):
         encoder, folder = self.encoder(job), self._folder(place.parent, 'model')
@@ -253,17 +233,6 @@ class LateRetriever(DenseRetriever):
 
 
 BY_REPRESENTATION['multi_vector'] = LateRetriever
-
-# %% ../../nbs/04_retrieval/13_late_stage.ipynb #153ba85d
-_SHOWN = 40  # words
-
-
-def shown_words(encoder: Encoder, task: Task, role: str) -> list[str]:
-    "The words of the first text of a role that have a vector, one a token."
-    texts = task.searched().queries if role == 'query' else task.searched().corpus
-    [text] = encoder.render(texts.rows(0, 1), role, encoder.instruction(task, role))
-    words = [word or '·' for word in encoder.backend(role).words(text)]
-    return words[:_SHOWN] + ([f'… ({len(words):,} in all)'] if len(words) > _SHOWN else [])
 
 # %% ../../nbs/04_retrieval/13_late_stage.ipynb #8645e7c8
 @dataclass(frozen=True)

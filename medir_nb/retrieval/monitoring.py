@@ -43,28 +43,6 @@ class KeyNeeded:
         body = {'error': 'this service asks for a key', 'where': scope['path'], 'fix': fix}
         return await JSONResponse(body, 401, {'www-authenticate': 'Bearer'})(scope, receive, send)
 
-# %% ../../nbs/04_retrieval/24_monitoring.ipynb #e4b80a4b
-class Metrics:
-    "What a service counts, in the format of Prometheus."
-
-    def __init__(self, health):  # a function: what `/health` says
-        fix = 'pip install "medir_nb[serve]"'
-        with boundary('prometheus_client is not installed', 'medir serve', fix, (ImportError,)):
-            from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-        self.registry = CollectorRegistry()
-        own = {'registry': self.registry}
-        self.seconds = Histogram('medir_search_seconds', 'Seconds until a question was answered.', **own)
-        self.faults = Counter('medir_search_faults', 'Questions without an answer.', ['reason'], **own)
-        for name in ('documents', 'generation', 'pending_updates'):
-            gauge = Gauge(f'medir_{name}', f'{name} of /health.', **own)
-            gauge.set_function(lambda name=name: health()[name])
-
-    def text(self) -> bytes:
-        "What `/metrics` answers."
-        from prometheus_client import generate_latest
-
-        return generate_latest(self.registry)
-
 # %% ../../nbs/04_retrieval/24_monitoring.ipynb #2b6db490
 class QueryLog:
     "Appends a line of JSON for each answered question."
@@ -89,10 +67,23 @@ class QueryLog:
 
 # %% ../../nbs/04_retrieval/24_monitoring.ipynb #5fa1c694
 class Watch:
-    "Times answers for the figures and the log."
+    "Times answers for the log and the figures, which have the format of Prometheus."
 
-    def __init__(self, health, log: str | Path | None = None):
-        self.metrics, self.log = Metrics(health), QueryLog(log) if log else None
+    def __init__(
+        self,
+        health,  # a function: what `/health` says
+        log: str | Path | None = None,  # a file for the questions
+    ):
+        fix = 'pip install "medir_nb[serve]"'
+        with boundary('prometheus_client is not installed', 'medir serve', fix, (ImportError,)):
+            from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+        self.log, self.registry = QueryLog(log) if log else None, CollectorRegistry()
+        own = {'registry': self.registry}
+        self.seconds = Histogram('medir_search_seconds', 'Seconds until a question was answered.', **own)
+        self.faults = Counter('medir_search_faults', 'Questions without an answer.', ['reason'], **own)
+        for name in ('documents', 'generation', 'pending_updates'):
+            gauge = Gauge(f'medir_{name}', f'{name} of /health.', **own)
+            gauge.set_function(lambda name=name: health()[name])
 
     async def answered(self, question: str, answer) -> dict:
         "Await an answer with its `hits`, and write down how it went."
@@ -100,10 +91,16 @@ class Watch:
         try:
             found = await answer
         except Exception as error:
-            self.metrics.faults.labels(type(error).__name__).inc()
+            self.faults.labels(type(error).__name__).inc()
             raise
         seconds = time.perf_counter() - begin
-        self.metrics.seconds.observe(seconds)
+        self.seconds.observe(seconds)
         if self.log:
             self.log.add(question, found['hits'], seconds)
         return found
+
+    def figures(self) -> bytes:
+        "What `/metrics` answers."
+        from prometheus_client import generate_latest
+
+        return generate_latest(self.registry)

@@ -8,6 +8,7 @@ __all__ = []
 # %% ../../nbs/04_retrieval/14_reading_stage.ipynb #ea02d63b
 import re
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 import numpy as np
@@ -36,6 +37,11 @@ def window_spans(
     return [(start, n - i * step) for i, start in enumerate(starts)]
 
 
+def most_windows(n: int, settings: dict) -> int:
+    "The prompts that RankGPT takes."
+    return settings['passes'] * len(window_spans(n, settings['window'], settings['step'])) if n > 1 else 0
+
+
 def with_the_rest(named: list[int], window: list[int]) -> list[int]:
     "The positions that an answer names, then the others of its window in their old order."
     return [*named, *(position for position in window if position not in named)]
@@ -49,7 +55,7 @@ def listwise(n: int, settings: dict):
             window = order[start:stop]
             if len(window) > 1:
                 (named,) = yield [window]
-                order[start:stop] = with_the_rest(named, window)
+                order[start:stop] = with_the_rest([window[i] for i in named], window)
     return order
 
 # %% ../../nbs/04_retrieval/14_reading_stage.ipynb #21b63031
@@ -59,7 +65,7 @@ def _sift(heap: list, place: int, size: int, children: int):
         places = [place, *range(children * place + 1, min(children * (place + 1) + 1, size))]
         window = [heap[p] for p in places]
         (named,) = yield [window]
-        best = places[window.index(named[0])] if named else place
+        best = places[named[0]] if named else place
         if best == place:
             return
         heap[place], heap[best] = heap[best], heap[place]
@@ -147,38 +153,32 @@ def reading_settings(reranking: Reranking) -> dict:
     halves = {'step': max(1, chosen['window'] // 2)} if 'step' in chosen and 'step' not in given else {}
     return chosen | halves
 
-
-def _checked_settings(reranking: Reranking) -> dict:
-    method, given = reranking.name, dict(reranking.settings[1:])
-    check(len(given) == len(reranking.settings) - 1, f'a setting of >{method} stands twice', None, 'keep one')
-    defaults = method_row(method, 'reranking')['settings'] | _OF_ALL
-    for name, value in given.items():
-        check(name in defaults, f'>{method} has no setting {name!r}', None, nearest(name, defaults))
-        fits = type(value) is type(defaults[name]) and (isinstance(value, (str, bool)) or value >= 1)
-        check(fits, f'{name}={value} does not fit >{method}', None, f'it is {defaults[name]!r} by default')
-    return reading_settings(reranking)
-
 # %% ../../nbs/04_retrieval/14_reading_stage.ipynb #2673f3c1
 def normal_reading(reranking: Reranking) -> Reranking:
     "A method with its language model, checked, without what is default."
-    method, depth = reranking.name, reranking.depth
-    is_named = [i for i, (_, value) in enumerate(reranking.settings) if value is None] == [0]
+    method, depth, settings = reranking
+    is_named = [i for i, (_, value) in enumerate(settings) if value is None] == [0]
     check(is_named, f'>{method} needs its language model', None, f'write >{method}(smollm2)@{depth}')
     llm_spec(reranking.llm)
-    chosen = _checked_settings(reranking)
+    model, *given = settings
+    defaults = method_row(method, 'reranking')['settings'] | _OF_ALL
+    check(len(dict(given)) == len(given), f'a setting of >{method} stands twice', None, 'keep one')
+    for name, value in given:
+        check(name in defaults, f'>{method} has no setting {name!r}', None, nearest(name, defaults))
+        fits = type(value) is type(defaults[name]) and (isinstance(value, (str, bool)) or value >= 1)
+        check(fits, f'{name}={value} does not fit >{method}', None, f'it is {defaults[name]!r} by default')
+    chosen = reading_settings(reranking)
     window, step = chosen.get('window', 1), chosen.get('step', 1)
     check(window > 1 or 'window' not in chosen, 'a window of one passage has no order', f'>{method}', 'write window=2')
     check(step <= window, f'step={step} passes over documents between windows of {window}', f'>{method}', 'lower step')
     fix = f'write window={depth} or a larger depth'
     check(depth >= window, f'a depth of {depth} never fills a window of {window}', f'>{method}', fix)
-    named, *given = reranking.settings
-
-    def is_default(name):
-        others = tuple((other, value) for other, value in given if other != name)
-        return chosen[name] == reading_settings(reranking._replace(settings=(named, *others)))[name]
-
-    kept = [(name, chosen[name]) for name in chosen if name in dict(given) and not is_default(name)]
-    return reranking._replace(settings=(named, *kept))
+    kept = [model]
+    for name in [name for name in chosen if name in dict(given)]:
+        others = tuple(setting for setting in given if setting[0] != name)
+        if chosen[name] != reading_settings(reranking._replace(settings=(model, *others)))[name]:
+            kept.append((name, chosen[name]))
+    return reranking._replace(settings=tuple(kept))
 
 # %% ../../nbs/04_retrieval/14_reading_stage.ipynb #e2c6460b
 def cut_passage(text: str, language: str, limit: int) -> str:
@@ -232,7 +232,50 @@ class ListReader(NamedTuple):
 
     def pair_scores(self, task: Task, run: pd.DataFrame) -> tuple[np.ndarray, dict]:
         "Scores of a sorted run's pairs, the first of a list the highest, and what reading it took."
-        return _read_lists(self.stage, self.job, run)
+        stage, model = self.stage, self.stage.llm
+        _check_language(stage, self.job)
+        lists, took = _lists(run), Counter(dict.fromkeys((*_COST, *FAULTS_OF_READING), 0))
+        try:
+            procedures = [stage.procedure.order(len(docs), stage.chosen) for _, docs in lists]
+            orders = in_step(procedures, lambda asked: _answers(stage, self.job, lists, asked, took))
+        finally:
+            if took['prompts_asked'] and model.backend_name in HOLDS_GPU:
+                model.close()
+        if faults := [f'{took[name]:,} {name.replace("_", " ")}' for name in FAULTS_OF_READING if took[name]]:
+            said = f'of {took["prompts"]:,} answers {", ".join(faults)}'
+            kept = 'what an answer leaves out keeps its old order'
+            note(f'{stage.expression.reranker} on {self.job.task.name}: {said}; {kept}')
+        scores = [len(order) - np.argsort(order).astype(float) for order in orders]
+        return np.concatenate(scores) if scores else np.empty(0), dict(took)
+
+# %% ../../nbs/04_retrieval/14_reading_stage.ipynb #ab55e665
+def most_of_heap(n: int, settings: dict) -> int:
+    "The most comparisons of a heapsort of `n` documents that ends with `top` places."
+    children = settings['window'] - 1
+
+    def levels(place, size):
+        deep = 0
+        while children * place + 1 < size:
+            place, deep = children * place + 1, deep + 1
+        return deep
+
+    building = sum(levels(place, n) for place in range(n // children, -1, -1))
+    return building + sum(levels(0, size) for size in range(n - 1, max(n - settings['top'], 0), -1))
+
+# %% ../../nbs/04_retrieval/14_reading_stage.ipynb #46f38d6d
+class Procedure(NamedTuple):
+    "How a method orders a list."
+
+    order: Callable  # of `n` documents, with settings: a generator
+    most: Callable  # of the same: how many prompts it takes at most
+    read: Callable  # of an answer's text, the size of its window and the method's row: what it names, and its faults
+
+
+READINGS = {
+    'listwise': Procedure(listwise, most_windows, lambda text, n, row: read_order(text, n)),
+    'setwise': Procedure(setwise, most_of_heap, lambda text, n, row: read_best(text, n)),
+    'pointwise': Procedure(pointwise, lambda n, _: n, lambda text, n, row: read_verdict(text, row['yes'], row['no'])),
+}  # the parser registers them
 
 # %% ../../nbs/04_retrieval/14_reading_stage.ipynb #80cab20c
 class Reading(Rerank):
@@ -257,21 +300,13 @@ class Reading(Rerank):
     def model(self, job: Job) -> ListReader:
         return ListReader(self, job)
 
-    def order(self, n: int):
-        "The procedure over a list of `n` documents."
-        raise NotImplementedError
+    @property
+    def procedure(self) -> Procedure:
+        return READINGS[self.expression.reranker.name]
 
     def most(self, n: int) -> int:
         "The most prompts that it takes."
-        raise NotImplementedError
-
-    def answer(self, text: str, n: int) -> tuple[list[int], Counter]:
-        "What an answer says of `n` passages, and its faults."
-        raise NotImplementedError
-
-    def places(self, named: list[int], window: list[int]) -> list[int]:
-        "What an answer means for the procedure: positions of the list."
-        return [window[i] for i in named]
+        return self.procedure.most(n, self.chosen)
 
     def request(self, job: Job, query_id: str, doc_ids: list[str]) -> Request:
         "What is asked about a window of documents."
@@ -279,7 +314,15 @@ class Reading(Rerank):
         return reading_request(self.llm, job.task, method, self.chosen, query_id, doc_ids)
 
     def plan(self, job: Job) -> Plan:
-        return _plan_prompts(self, job)
+        refuse_sentence_pairs(self, job)
+        before, n = self.first.plan(job), len(job.task.queries)
+        if before.is_done:
+            left = _left_to_ask(self, job)
+        else:
+            left = n * self.most(-(-most_pairs(job.task, self.depth) // max(1, n)))
+        words, written = _prompt_size(self, job) if left else (0, 0)
+        reads = {'words_to_read': left * words, 'tokens_to_write': left * written}
+        return replace(before, to_ask=left, at_most=bool(left), **reads)
 
     def check(self, job: Job):
         Stage.check(self, job)
@@ -293,82 +336,23 @@ class Reading(Rerank):
         values['weights'] = weights_label(spec.hub, spec.revision)
         return Stage.settings(self, job) | {f'reranker {name}': value for name, value in values.items()}
 
-# %% ../../nbs/04_retrieval/14_reading_stage.ipynb #33528246
-class Listwise(Reading):
-    "`>listwise(LLM,window=20,step=10)@100`: RankGPT's sliding window."
-
-    def order(self, n: int):
-        return listwise(n, self.chosen)
-
-    def most(self, n: int) -> int:
-        return self.chosen['passes'] * len(window_spans(n, self.chosen['window'], self.chosen['step'])) if n > 1 else 0
-
-    def answer(self, text: str, n: int) -> tuple[list[int], Counter]:
-        return read_order(text, n)
-
-
-class Setwise(Reading):
-    "`>setwise(LLM)@50`: the best of a set rises in a heap."
-
-    def order(self, n: int):
-        return setwise(n, self.chosen)
-
-    def most(self, n: int) -> int:
-        return most_of_heap(n, self.chosen['window'] - 1, self.chosen['top'])
-
-    def answer(self, text: str, n: int) -> tuple[list[int], Counter]:
-        return read_best(text, n)
-
-
-class Pointwise(Reading):
-    "`>pointwise(LLM)@100`: a word for each document."
-
-    def order(self, n: int):
-        return pointwise(n, self.chosen)
-
-    def most(self, n: int) -> int:
-        return n
-
-    def answer(self, text: str, n: int) -> tuple[list[int], Counter]:
-        row = method_row(self.expression.reranker.name, 'reranking')
-        return read_verdict(text, row['yes'], row['no'])
-
-    def places(self, named: list[int], window: list[int]) -> list[int]:
-        return named  # a verdict, not a position
-
-
-READINGS = {'listwise': Listwise, 'setwise': Setwise, 'pointwise': Pointwise}  # the parser registers them
-
-# %% ../../nbs/04_retrieval/14_reading_stage.ipynb #ab55e665
-def most_of_heap(n: int, children: int, top: int) -> int:
-    "The most comparisons of a heapsort of `n` documents that ends with `top` places."
-
-    def levels(place, size):
-        deep = 0
-        while children * place + 1 < size:
-            place, deep = children * place + 1, deep + 1
-        return deep
-
-    building = sum(levels(place, n) for place in range(n // children, -1, -1))
-    return building + sum(levels(0, size) for size in range(n - 1, max(n - top, 0), -1))
-
 # %% ../../nbs/04_retrieval/14_reading_stage.ipynb #83035a96
 _COST = ('prompts', 'prompts_asked', 'prompt_tokens', 'answer_tokens')
 
 
 def _answers(stage: Reading, job: Job, lists: list, asked: list, took: Counter) -> list[list[int]]:
     "An answer for each window `(number of the list, positions)`; what it cost and its faults go to `took`."
-    model, language = stage.llm, job.task.language
+    model, language, row = stage.llm, job.task.language, method_row(stage.expression.reranker.name, 'reranking')
     shown = [(lists[number][0], [lists[number][1][i] for i in window]) for number, window in asked]
     requests = [stage.request(job, query, docs) for query, docs in shown]
     took['prompts_asked'] += len({request.key(model.spec) for request in model.missing(requests)})
     answers = []
     for request, generation, (_, window) in zip(requests, model.generate(requests), asked, strict=True):
         text, faults = usable_answer(generation, request.prompt, '', language, model.spec.answer)
-        named, wrong = stage.answer('' if 'no answer mark' in faults else text, len(window))
+        named, wrong = stage.procedure.read('' if 'no answer mark' in faults else text, len(window), row)
         cost = {'prompts': 1, 'prompt_tokens': generation.prompt_tokens, 'answer_tokens': generation.tokens}
         took.update(wrong + Counter(cost | {'shortened_prompts': int(generation.cut > 0)}))
-        answers.append(stage.places(named, window))
+        answers.append(named)
     return answers
 
 # %% ../../nbs/04_retrieval/14_reading_stage.ipynb #03f4ced8
@@ -384,37 +368,12 @@ def _check_language(stage: Reading, job: Job):
         what = f'{spec.name} reads {", ".join(spec.languages)}, the task is in {task.language!r}'
         check(reads_it, what, task.name, 'choose another model of `llms_table()`')
 
-
-def _read_lists(stage: Reading, job: Job, top: pd.DataFrame) -> tuple[np.ndarray, dict]:
-    "A score for each document of a sorted run, the first the highest, and what the reading took."
-    _check_language(stage, job)
-    lists, took = _lists(top), Counter(dict.fromkeys((*_COST, *FAULTS_OF_READING), 0))
-    model = stage.llm
-    try:
-        procedures = [stage.order(len(docs)) for _, docs in lists]
-        orders = in_step(procedures, lambda asked: _answers(stage, job, lists, asked, took))
-    finally:
-        if took['prompts_asked'] and model.backend_name in HOLDS_GPU:
-            model.close()
-    _tell_faults(stage, job, took)
-    scores = [len(order) - np.argsort(order).astype(float) for order in orders]
-    return np.concatenate(scores) if scores else np.empty(0), dict(took)
-
-
-def _tell_faults(stage: Reading, job: Job, took: Counter):
-    "Say what could not be read."
-    faults = {name: took[name] for name in FAULTS_OF_READING if took[name]}
-    if faults:
-        said = ', '.join(f'{count:,} {name.replace("_", " ")}' for name, count in faults.items())
-        kept = 'what an answer leaves out keeps its old order'
-        note(f'{stage.expression.reranker} on {job.task.name}: of {took["prompts"]:,} answers {said}; {kept}')
-
 # %% ../../nbs/04_retrieval/14_reading_stage.ipynb #6f5225fe
 def _left_to_ask(stage: Reading, job: Job) -> int:
     "Prompts that no cassette answers; of a list, all that follow its first missing one."
     lists, left, model = _lists(stage.head(job)), 0, stage.llm
     for number, (query, docs) in enumerate(lists):
-        procedure, done = stage.order(len(docs)), 0
+        procedure, done = stage.procedure.order(len(docs), stage.chosen), 0
         windows = next(procedure, None)
         while windows:
             requests = [stage.request(job, query, [docs[i] for i in window]) for window in windows]
@@ -445,16 +404,3 @@ def _prompt_size(stage: Reading, job: Job) -> tuple[int, int]:
     request = stage.request(job, task.queries.ids[0], list(task.corpus.ids[:shown]))
     around = size(request.prompt) - sum(map(size, texts[:shown]))
     return int(around + shown * np.mean([size(text) for text in texts])), request.sampling.max_tokens
-
-# %% ../../nbs/04_retrieval/14_reading_stage.ipynb #6a011f68
-def _plan_prompts(stage: Reading, job: Job) -> Plan:
-    "The plan before a reading, its prompts, and what they read and write, at most."
-    refuse_sentence_pairs(stage, job)
-    before, queries = stage.first.plan(job), len(job.task.queries)
-    if before.is_done:
-        left = _left_to_ask(stage, job)
-    else:
-        left = queries * stage.most(-(-most_pairs(job.task, stage.depth) // max(1, queries)))
-    words, written = _prompt_size(stage, job) if left else (0, 0)
-    reads = {'words_to_read': left * words, 'tokens_to_write': left * written}
-    return replace(before, to_ask=left, at_most=bool(left), **reads)

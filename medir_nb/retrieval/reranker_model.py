@@ -84,8 +84,8 @@ RERANKER_FIELDS = ('size', 'licence', 'query_template', 'document_template', 'ma
 _LONGEST = 32_768  # tokens; where a folder names no sensible limit
 
 
-def _check_is_cross_encoder(folder: Path, config: dict):
-    "Refuse a folder without a head for pairs, or with a prompt that is not read."
+def _logits(folder: Path, config: dict) -> int:
+    "How many logits a folder's head for pairs gives, one or two; one without it, or with a prompt, is refused."
     named = config.get('architectures') or []
     kind = str((named or [''])[0]) if isinstance(named, list) else ''
     why = f'{kind} scores no pairs' if kind else 'config.json is missing or names no architecture'
@@ -94,22 +94,11 @@ def _check_is_cross_encoder(folder: Path, config: dict):
     prompt = json_mapping(folder / 'config_sentence_transformers.json').get('default_prompt_name')
     what = 'its pairs stand behind a prompt, which is not read from a folder'
     check(not prompt, what, folder, 'write a row with its query_template')
-
-# %% ../../nbs/04_retrieval/06_reranker_model.ipynb #7b72d316
-def _logits(folder: Path, config: dict) -> int:
-    "How many logits the head of a folder gives: one or two."
     with boundary('its configuration does not fit', folder / 'config.json', 'save the model again'):
         logits = len(config.get('id2label') or (0, 1))
     what = f'its head gives {logits} logits, and which is the score is not said'
     check(logits <= 2, what, folder, 'write a row with logits and logit')
     return logits
-
-
-def _pair_length(folder: Path, config: dict) -> int:
-    "Tokens that a folder reads of a pair."
-    with boundary('its lengths are no numbers', folder, 'save the model again'):
-        limit = json_mapping(folder / 'tokenizer_config.json').get('model_max_length') or 512
-        return int(min(limit, positions_of(config) or 512, _LONGEST))
 
 # %% ../../nbs/04_retrieval/06_reranker_model.ipynb #60348136
 def folder_reranker(
@@ -120,12 +109,14 @@ def folder_reranker(
     "The spec of a folder with a sequence-classification model, by its own files and the record of its training."
     folder = Path(path)
     config = json_mapping(folder / 'config.json')
-    _check_is_cross_encoder(folder, config)
     logits = _logits(folder, config)
+    with boundary('its lengths are no numbers', folder, 'save the model again'):
+        limit = json_mapping(folder / 'tokenizer_config.json').get('model_max_length') or 512
+        max_tokens = int(min(limit, positions_of(config) or 512, _LONGEST))
     spec = RerankerSpec(
         name=name or str(path),
         hub=str(folder),
-        max_tokens=_pair_length(folder, config),
+        max_tokens=max_tokens,
         revision=revision or folder_fingerprint(folder),
         logits=logits,
         logit=logits - 1,
@@ -229,17 +220,13 @@ def rerankers_table() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 # %% ../../nbs/04_retrieval/06_reranker_model.ipynb #55120fe6
-def _written(template: str, text: str) -> str:
-    return text if template == '{text}' else template.format(text=text)
-
-
 def written_pairs(
     spec: RerankerSpec,
     pairs,  # (query, document) texts
 ) -> list[tuple[str, str]]:
     "`(query, document)` texts as the row writes them."
     query, document = spec.query_template, spec.document_template
-    return [(_written(query, of_query), _written(document, of_document)) for of_query, of_document in pairs]
+    return [(query.format(text=of_query), document.format(text=of_document)) for of_query, of_document in pairs]
 
 # %% ../../nbs/04_retrieval/06_reranker_model.ipynb #d2fee5e7
 def pair_tokens(
@@ -327,11 +314,6 @@ def _model_class(spec: RerankerSpec, config):
     both = config.is_encoder_decoder
     return transformers.AutoModelForSeq2SeqLM if both else transformers.AutoModelForCausalLM
 
-
-def _weights_of(spec: RerankerSpec, where: str):
-    "The folder of a row's weights."
-    return weights_folder(llm_spec(spec.llm)) if spec.llm else hub_folder(spec.hub, spec.revision, where)
-
 # %% ../../nbs/04_retrieval/06_reranker_model.ipynb #80f42475
 def load_cross_encoder(
     spec: RerankerSpec,  # `logits` 0: a new head of one logit is wanted
@@ -343,7 +325,7 @@ def load_cross_encoder(
 
     quiet_libraries()
     where, code = f'reranker {spec.name}', {'trust_remote_code': spec.remote_code}
-    folder = _weights_of(spec, where)
+    folder = weights_folder(llm_spec(spec.llm)) if spec.llm else hub_folder(spec.hub, spec.revision, where)
     refuse_remote_code(folder, spec)
     brings_head = bool(spec.adapter) or not spec.logits
     unread = (POOLER, *spec.unread_tensors) if brings_head else spec.unread_tensors
@@ -356,12 +338,6 @@ def load_cross_encoder(
         if spec.adapter:
             model = _merged(model, new, spec, device, where)
     return tokenizer, model.eval()
-
-# %% ../../nbs/04_retrieval/06_reranker_model.ipynb #4262b674
-def _last_places(ids: list[list[int]], pad: int | None) -> list[int]:
-    "The position of the last token of each pair that is no padding."
-    places = ([place for place, token in enumerate(row) if token != pad] for row in ids)
-    return [max(of_row, default=0) for of_row in places]
 
 # %% ../../nbs/04_retrieval/06_reranker_model.ipynb #9900d498
 class PairBackend:
@@ -390,7 +366,8 @@ class PairBackend:
 
         if not hasattr(self.model, 'score'):
             return self.model(**features).logits
-        last = _last_places(ids, self.model.config.pad_token_id)
+        pad = self.model.config.pad_token_id
+        last = [max((at for at, token in enumerate(row) if token != pad), default=0) for row in ids]
         hidden = self.model.base_model(**features, use_cache=False).last_hidden_state
         return self.model.score(hidden[torch.arange(len(ids)), last])
 

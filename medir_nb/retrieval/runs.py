@@ -31,6 +31,12 @@ def first_ranks(run: pd.DataFrame, k: int) -> pd.DataFrame:
     return run[run.groupby('query_id', sort=False).cumcount() < k].reset_index(drop=True)
 
 
+def summed_ranks(runs: list[pd.DataFrame], k: int) -> pd.DataFrame:
+    "The first `k` documents of each query by the sum of their scores in `runs`."
+    summed = pd.concat(runs).groupby(['query_id', 'doc_id'], sort=False, as_index=False).score.sum()
+    return first_ranks(sort_run(summed), k)
+
+
 def best_first(scores: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
     "The `depth` largest entries of each row and their columns, in descending order."
     best = np.argpartition(-scores, depth - 1, axis=1)[:, :depth]
@@ -60,11 +66,6 @@ def run_frame(
 # %% ../../nbs/04_retrieval/00_runs.ipynb #068e4db8
 _MORE = 16  # documents beyond the last rank that is wanted
 
-
-def _wider(array: np.ndarray, depth: int, fill: float) -> np.ndarray:
-    "An array of (queries, depth), filled up on the right."
-    return np.pad(array, ((0, 0), (0, depth - array.shape[1])), constant_values=fill)
-
 # %% ../../nbs/04_retrieval/00_runs.ipynb #8c7b8958
 def settle_ties(
     search,  # `search(rows, depth)` gives scores (descending) and positions of these queries
@@ -81,9 +82,10 @@ def settle_ties(
         tied = np.flatnonzero((kth == scores[:, -1]) & (kth > floor))
         if not len(tied):
             break
-        depth = min(n_docs, depth * 4)
+        wider, depth = ((0, 0), (0, min(n_docs, depth * 4) - depth)), min(n_docs, depth * 4)
         # rows that were not tied end in -inf now and can't be mistaken for tied ones
-        scores, positions = _wider(scores, depth, -np.inf), _wider(positions, depth, -1)
+        scores = np.pad(scores, wider, constant_values=-np.inf)
+        positions = np.pad(positions, wider, constant_values=-1)
         scores[tied], positions[tied] = search(tied, depth)
     return scores, positions
 
@@ -95,13 +97,11 @@ def rrf(
     weights: tuple = (),  # of the runs; (): 1 each
 ) -> pd.DataFrame:
     "Reciprocal-rank fusion of `runs`; the first `k` per query. A document that a run lacks gets nothing from it."
-    weights = weights or (1,) * len(runs)
-    ranked = [sort_run(run) for run in runs]
-    ranks = [1 + run.groupby('query_id', sort=False).cumcount() for run in ranked]
-    listed = zip(ranked, ranks, weights, strict=True)
-    parts = [run.assign(score=weight / (constant + rank)) for run, rank, weight in listed]
-    summed = pd.concat(parts).groupby(['query_id', 'doc_id'], sort=False, as_index=False).score.sum()
-    return first_ranks(sort_run(summed), k)
+    parts = []
+    for run, weight in zip(map(sort_run, runs), weights or (1,) * len(runs), strict=True):
+        rank = 1 + run.groupby('query_id', sort=False).cumcount()
+        parts.append(run.assign(score=weight / (constant + rank)))
+    return summed_ranks(parts, k)
 
 # %% ../../nbs/04_retrieval/00_runs.ipynb #e18dc050
 def write_run(
@@ -123,34 +123,26 @@ def write_run(
         f.writelines(f'{query} Q0 {doc} {rank} {float(score)!r} {tag}\n' for query, doc, rank, score in rows)
     return Path(path)
 
-# %% ../../nbs/04_retrieval/00_runs.ipynb #5d1f4fcb
+# %% ../../nbs/04_retrieval/00_runs.ipynb #6f2c9647
 _MEND = 'write the run again, or remove the line'
 
 
-def _run_row(text: str, where: str) -> tuple[str, str, float]:
-    "The query, document and score of one line of a TREC run."
-    cells = trec_cells(text)
-    check(len(cells) == 6, f'{len(cells)} columns instead of 6', where, _MEND)
-    check('\0' not in text, 'an id holds a NUL character', where, _MEND)
-    query, _, doc, _, written, _ = cells
-    try:
-        score = float(written.replace('_', '?'))  # Python reads 1_000, trec_eval 1
-    except ValueError:
-        raise MedirError(f'score {written!r} is no number', where, _MEND) from None
-    check(math.isfinite(score), f'score {written!r} is not finite', where, _MEND)
-    return query, doc, score
-
-# %% ../../nbs/04_retrieval/00_runs.ipynb #6f2c9647
 def read_run(path: str | Path) -> pd.DataFrame:
     "A TREC run file as `query_id, doc_id, score`."
-    path = Path(path)
+    path, rows = Path(path), {}
     check(path.is_file(), 'no such run file', path, 'give a TREC run: query Q0 document rank score tag')
-    rows = {}
     for line, where in text_lines(path):
-        query, doc, score = _run_row(line, where)
-        if (query, doc) in rows:
-            first = rows[query, doc][1]
-            raise MedirError(f'query {query!r} has document {doc!r} again (first at line {first})', where, _MEND)
+        cells = trec_cells(line)
+        check(len(cells) == 6, f'{len(cells)} columns instead of 6', where, _MEND)
+        check('\0' not in line, 'an id holds a NUL character', where, _MEND)
+        query, _, doc, _, written, _ = cells
+        try:
+            score = float(written.replace('_', '?'))  # Python reads 1_000, trec_eval 1
+        except ValueError:
+            raise MedirError(f'score {written!r} is no number', where, _MEND) from None
+        check(math.isfinite(score), f'score {written!r} is not finite', where, _MEND)
+        _, first = rows.get((query, doc), ('', ''))
+        check(not first, f'query {query!r} has document {doc!r} again (first at line {first})', where, _MEND)
         rows[query, doc] = score, where.rpartition(':')[2]
     check(rows, 'the run is empty', path, 'write the run again')
     return sort_run(pd.DataFrame([(*ids, score) for ids, (score, _) in rows.items()], columns=RUN_COLUMNS))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import NamedTuple, Any
 import numpy as np
 import pandas as pd
-from ..core.errors import MedirError
+from ..core.errors import MedirError, check, nearest
 from ..core.console import progress
 from ..data.task import Task
 from ..encoder.encoder_rows import NO_ENCODERS
@@ -32,8 +32,35 @@ def printed_settings(
     return written
 
 
-def _in_parentheses(arguments: list[str]) -> str:
+def _in_parentheses(settings: tuple, *before: str) -> str:
+    arguments = [*before, *printed_settings(settings)]
     return f'({",".join(arguments)})' if arguments else ''
+
+# %% ../../nbs/04_retrieval/07_stages.ipynb #4137d41d
+COUNT = lambda value: type(value) is int and value > 0, 'a whole number from 1'
+SHARE = lambda value: type(value) in (int, float) and 0 <= value <= 1, 'a number from 0 to 1'
+WEIGHT = lambda value: type(value) in (int, float) and 0 <= value < np.inf, 'a number from 0'
+
+
+def one_of(names) -> tuple:
+    "The same of one of some names."
+    return tuple(names).__contains__, ', '.join(names)
+
+
+def checked_settings(
+    written: str,  # the part of an expression that they stand in
+    name: str,  # what they are settings of
+    settings: tuple,  # of (name, value)
+    options: dict,  # name → (default, (whether a value fits, what fits))
+) -> tuple:
+    "Settings in the order of the options, without what is default."
+    chosen = dict(settings)
+    check(len(chosen) == len(settings), f'a setting of {written} stands twice', None, 'keep one')
+    for setting, value in chosen.items():
+        check(setting in options, f'{name} has no setting {setting!r}', None, nearest(setting, options))
+        fits, wanted = options[setting][1]
+        check(fits(value), f'{setting}={value} does not fit {written}', None, f'it takes {wanted}')
+    return tuple((n, chosen[n]) for n, (default, _) in options.items() if n in chosen and chosen[n] != default)
 
 # %% ../../nbs/04_retrieval/07_stages.ipynb #14a9cdaf
 EXPANDERS = {}  # NAME in `E+NAME(k=v)` → an `Expander`; any other name is a method's that asks a language model
@@ -57,8 +84,7 @@ class Expansion(NamedTuple):
         return self.asks_model and ('@' in self.model or self.model.startswith('file:'))
 
     def __str__(self):
-        named = [self.model] if self.model else []
-        return f'+{self.method}{_in_parentheses([*named, *printed_settings(self.settings)])}'
+        return f'+{self.method}{_in_parentheses(self.settings, *filter(None, [self.model]))}'
 
 # %% ../../nbs/04_retrieval/07_stages.ipynb #2b120859
 class Reranking(NamedTuple):
@@ -69,7 +95,7 @@ class Reranking(NamedTuple):
     settings: tuple = ()
 
     def __str__(self):
-        settings = _in_parentheses(printed_settings(self.settings))
+        settings = _in_parentheses(self.settings)
         return f'>{self.name}{settings}@{self.depth}' if self.llm else f'>{self.name}@{self.depth}{settings}'
 
     @property
@@ -91,8 +117,7 @@ class System:
         _take_tuples(self, expansion=Expansion, reranker=Reranking)
 
     def __str__(self):
-        settings = _in_parentheses(printed_settings(self.settings))
-        return f'{self.name}{settings}{self.expansion or ""}{self.reranker or ""}'
+        return f'{self.name}{_in_parentheses(self.settings)}{self.expansion or ""}{self.reranker or ""}'
 
 
 def _take_tuples(node, **kinds):
@@ -119,7 +144,7 @@ class Fusion:
         "The fusion with its parts in other words, without its reranker."
         weights = self.weights or [None] * len(parts)
         listed = [part if weight is None else f'{part}:{weight}' for part, weight in zip(parts, weights, strict=True)]
-        return f'{self.method}{_in_parentheses([*listed, *printed_settings(self.settings)])}'
+        return f'{self.method}{_in_parentheses(self.settings, *listed)}'
 
     def __str__(self):
         return f'{self.written([str(part) for part in self.parts])}{self.reranker or ""}'
@@ -349,14 +374,6 @@ def settled_queries(
     rival = pd.concat([lowest, best_part]).groupby(level=0).max()
     return {query_id for query_id, score in last.items() if score > rival[query_id]}
 
-# %% ../../nbs/04_retrieval/07_stages.ipynb #6601bde8
-def some_queries(job: Job, positions: list[int]) -> Job:
-    "A job with some of its queries."
-    expanded = job.expanded
-    if expanded is not None:
-        expanded = replace(expanded, texts=[expanded.texts[position] for position in positions])
-    return replace(job, task=replace(job.task, queries=job.task.queries.take(positions)), expanded=expanded)
-
 # %% ../../nbs/04_retrieval/07_stages.ipynb #c0856018
 _FIRST = 4  # passages listed for a document that is wanted
 _FURTHER = 4  # times as many in the next list
@@ -381,7 +398,7 @@ def _open_queries(run: pd.DataFrame, task, k: int, depth: int) -> set:
 # %% ../../nbs/04_retrieval/07_stages.ipynb #7105012c
 def found_passages(stage: Stage, job: Job, k: int) -> Ranking:
     "The passages that count, of the first `k` documents of each query of a task whose documents are cut."
-    task = job.task
+    task, expanded = job.task, job.expanded
     how = task.passages, k, task.corpus.sizes, stage.absent
     depth = min(len(task.corpus), _FIRST * k)
     first = stage.run(job, depth)
@@ -391,10 +408,12 @@ def found_passages(stage: Stage, job: Job, k: int) -> Ranking:
     while waiting:
         depth = min(len(task.corpus), _FURTHER * depth)
         at_once = max(1, _MOST_ROWS // depth)
-        asked, waiting = sorted(waiting, key=position.get), set()
+        asked, waiting = sorted(position[query_id] for query_id in waiting), set()
         for start in progress(range(0, len(asked), at_once), desc=f'{depth:,} passages a query'):
-            part = some_queries(job, [position[query_id] for query_id in asked[start : start + at_once]])
-            run = stage.run(part, depth).run
+            part = asked[start : start + at_once]
+            texts = expanded if expanded is None else replace(expanded, texts=[expanded.texts[at] for at in part])
+            again = replace(job, task=replace(task, queries=task.queries.take(part)), expanded=texts)
+            run = stage.run(again, depth).run
             unsettled = _open_queries(run, task, k, depth)
             waiting |= unsettled
             kept.append(_first_documents(run[~run.query_id.isin(unsettled)], *how))
@@ -408,6 +427,6 @@ def found_documents(stage: Stage, job: Job, k: int) -> Ranking:
     task = job.task
     if not task.is_cut:
         return stage.run(job, k)
-    found = found_passages(stage, job, len(task.corpus.sizes) if task.kind == 'reranking' else k)
     k = len(task.corpus.sizes) if task.kind == 'reranking' else k
+    found = found_passages(stage, job, k)
     return Ranking(aggregate_passages(found.run, task.passages, k, task.corpus.sizes, stage.absent), found.counts)

@@ -18,7 +18,7 @@ from collections import namedtuple
 from dataclasses import replace
 from pathlib import Path
 from ..core.places import follows_home
-from ..core.errors import MedirError, boundary, check, checked, nearest, typed
+from ..core.errors import boundary, check, checked, nearest, typed
 from ..core.hardware import versions
 from ..core.console import counted, note, waiting
 from ..core.files import atomic_folder, canonical, lock, read_json, write_json
@@ -104,29 +104,25 @@ def is_promised(folder: Path, doc_id: str) -> bool:
     return doc_id in _puts_and_deletes(whole)[0]
 
 # %% ../../nbs/04_retrieval/21_updates.ipynb #0de837ce
-def _set_aside(folder: Path, entries: list):
-    "Keep damaged entries in a file, and say so."
-    if entries:
-        aside = folder / 'updates-damaged.jsonl'
-        with open(aside, 'ab') as file:  # behind those that were set aside before
-            file.writelines((entry if isinstance(entry, bytes) else repr(entry).encode()) + b'\n' for entry in entries)
-        note(f'{folder}: {counted(len(entries), "damaged promise")} set aside in {aside.name}; the others are kept')
-
-
 def take_promised(
     folder: Path,
     present: int,  # generation
 ) -> tuple[int, list[dict]]:
     "The number of the next generation, and the entries that it holds; damaged ones are set aside and said."
-    file = folder / 'updates.sqlite'
+    file, aside = folder / 'updates.sqlite', folder / 'updates-damaged.jsonl'
     if file.is_file() and not file.stat().st_size:
         note(f'{file} is empty: what was promised in it, if anything, is lost; restore a copy of it')
     with _promises(folder) as database:
         rows = database.execute('SELECT rowid, generation, entry, sum FROM promises ORDER BY rowid').fetchall()
-        whole, damaged = [row for row in rows if _is_whole(*row[1:])], [row for row in rows if not _is_whole(*row[1:])]
-        _set_aside(folder, [entry for _, _, entry, _ in damaged])
+        damaged = [row for row in rows if not _is_whole(*row[1:])]
+        if damaged:
+            with open(aside, 'ab') as lines:  # behind those that were set aside before
+                for _, _, entry, _ in damaged:
+                    lines.write((entry if isinstance(entry, bytes) else repr(entry).encode()) + b'\n')
+            said = f'{counted(len(damaged), "damaged promise")} set aside in {aside.name}'
+            note(f'{folder}: {said}; the others are kept')
         database.executemany('DELETE FROM promises WHERE rowid = ?', [row[:1] for row in damaged])
-        wanted = [(number, entry) for _, number, entry, _ in whole if number > present]
+        wanted = [row[1:3] for row in rows if row not in damaged and row[1] > present]
         last = max((number for number, _ in wanted), default=present + 1)
         database.execute(f'PRAGMA user_version = {last}')
     return last, [json.loads(entry) for _, entry in wanted]
@@ -144,34 +140,23 @@ def _puts_and_deletes(entries: list[dict]) -> tuple[dict, set]:
             delete.add(doc_id)
     return put, delete
 
-# %% ../../nbs/04_retrieval/21_updates.ipynb #23843330
-def _rows_after(corpus: Corpus, put: dict, delete: set):
-    "The records of documents after some were put and others deleted."
-    for row in corpus_records(corpus):
-        if row[0] in put:
-            yield row[0], *put[row[0]]
-        elif row[0] not in delete:
-            yield row
-    yield from ((doc_id, *text) for doc_id, text in put.items() if doc_id not in corpus)
-
 # %% ../../nbs/04_retrieval/21_updates.ipynb #bd052358
 Update = namedtuple('Update', 'added changed deleted encoded cached generation seconds')
 
 
-def _hash_of(row: tuple) -> int:
-    import xxhash
-
-    return xxhash.xxh3_64_intdigest(canonical(row).encode('utf-8', 'surrogatepass'))
-
-
 def _count_changes(corpus: Corpus, rows) -> tuple[int, int, int]:
     "How many of the documents in `rows` are new, how many have another text, and how many are not among them."
-    known = {row[0]: _hash_of(row) for row in corpus_records(corpus)}
+    import xxhash
+
+    def hash_of(row):
+        return xxhash.xxh3_64_intdigest(canonical(row).encode('utf-8', 'surrogatepass'))
+
+    known = {row[0]: hash_of(row) for row in corpus_records(corpus)}
     added, changed = 0, 0
     for row in rows:
         before = known.pop(row[0], None)
         added += before is None
-        changed += before not in (None, _hash_of(row))
+        changed += before not in (None, hash_of(row))
     return added, changed, len(known)
 
 # %% ../../nbs/04_retrieval/21_updates.ipynb #fb9a44f8
@@ -313,7 +298,14 @@ def _wanted_rows(index: Index, entries: list[dict], put, delete: set, everything
     promised, _ = _puts_and_deletes(entries)
     if unknown := sorted(doc_id for doc_id in delete if doc_id not in index.corpus and doc_id not in promised):
         note(f'{index.folder}: not in the index, so nothing is deleted: {", ".join(unknown[:3])} ({len(unknown):,})')
-    return lambda: _rows_after(index.corpus, to_put, to_delete)
+
+    def rows():
+        for row in corpus_records(index.corpus):
+            if row[0] not in to_delete:
+                yield (row[0], *to_put[row[0]]) if row[0] in to_put else row
+        yield from ((doc_id, *text) for doc_id, text in to_put.items() if doc_id not in index.corpus)
+
+    return rows
 
 # %% ../../nbs/04_retrieval/21_updates.ipynb #faa1a681
 @follows_home
