@@ -11,7 +11,6 @@ from medir_nb.encoder import Encoder, encoder_spec
 from medir_nb.trainer import decoder_views, DiskTexts, pretraining_ablation, printed_stages, RetroMAE
 from medir_nb.trainer import RetroMAESettings, TextBatches, train_retromae, train_tower
 from medir_nb.trainer import training_config, with_noise, word_masks
-from medir_nb.trainer.losses import embedded_places
 from medir_nb.trainer.retromae import load_masked, word_numbers
 
 WORDS = np.array([-1, 0, 0, 1, 2, 3, 3, 3, 4, 5, -1])
@@ -191,7 +190,7 @@ def test_xlm_r_counts_positions_from_two(rows):
 
     model, ids, *_ = one_text('xlm-r')
     table = model.lm.base_model.embeddings.position_embeddings.weight
-    assert torch.equal(embedded_places(model.lm.base_model, model.decoder, ids)[1][0], table[2 : 2 + ids.shape[1]])
+    assert torch.equal(model.embedded(ids)[1][0], table[2 : 2 + ids.shape[1]])
 
 
 def test_own_positions_are_trained_or_stay(rows):

@@ -10,6 +10,7 @@ import csv
 import gzip
 import heapq
 import inspect
+import itertools
 import json
 import random
 import re
@@ -70,15 +71,10 @@ def best_answer(query: str, answers: dict | str) -> Converted:
 
 # %% ../../nbs/05_trainer/04_labelled_sets.ipynb #0183d3fc
 @rule('labelled-pair')
-def labelled_pair(
-    first: str,
-    second: str,
-    label: str,  # same | different | anything else
-) -> Converted | None:
+def labelled_pair(first: str, second: str, label: str) -> Converted | None:
     "The first sentence is the query; the second a positive where they are the `same`, a negative where `different`."
-    if label == 'same':
-        return Converted(first, [second], [])
-    return Converted(first, [], [second]) if label == 'different' else None
+    said = {'same': Converted(first, [second], []), 'different': Converted(first, [], [second])}
+    return said.get(label)
 
 # %% ../../nbs/05_trainer/04_labelled_sets.ipynb #0d04596c
 @rule('triple')
@@ -97,30 +93,22 @@ def passages(query: str, positives: list, negatives: list) -> Converted:
     return Converted(query, [_titled(passage) for passage in positives[:1]], [_titled(p) for p in negatives])
 
 # %% ../../nbs/05_trainer/04_labelled_sets.ipynb #2955f8e1
-_PATIENT = ('patient', '0')
-
-
-def _turns(turns) -> list[tuple[bool, str]]:
-    "`(whether the patient speaks, text)` of each turn."
-    if isinstance(turns, dict):
-        said = zip(turns['speaker'], turns['utterance'], strict=True)
-    elif turns and isinstance(turns[0], dict):
-        said = ((turn['speaker'], turn['utterance']) for turn in turns)
-    else:
-        said = (turn.partition(':')[::2] for turn in turns or ())
-    return [(str(speaker).strip().lower() in _PATIENT, text.strip()) for speaker, text in said]
-
-
 @rule('dialogue')
 def dialogue(turns: list | dict) -> Converted:
     "The patient's first words are the query, the doctor's first answer the positive."
-    spoken = _turns(turns)
-    answered_at = next((i for i, (of_patient, _) in enumerate(spoken) if not of_patient), len(spoken))
-    query = ' '.join(text for _, text in spoken[:answered_at])
-    return Converted(query, [text for _, text in spoken[answered_at : answered_at + 1]], [])
+    if isinstance(turns, dict):
+        said = list(zip(turns['speaker'], turns['utterance'], strict=True))
+    elif turns and isinstance(turns[0], dict):
+        said = [(turn['speaker'], turn['utterance']) for turn in turns]
+    else:
+        said = [turn.partition(':')[::2] for turn in turns or ()]
+    of_patient = itertools.takewhile(lambda turn: str(turn[0]).strip().lower() in ('patient', '0'), said)
+    asked = [text.strip() for _, text in of_patient]
+    return Converted(' '.join(asked), [text.strip() for _, text in said[len(asked) : len(asked) + 1]], [])
 
 # %% ../../nbs/05_trainer/04_labelled_sets.ipynb #70a07c65
 _ASKED = re.compile(r'\A(.+?)(?:\.?\n|\. )Query: (.+)\Z', re.DOTALL)
+_Passages = list | dict | str
 _SHOWN = re.compile(r'\ARepresent this passage(?:\.?\n|\. )[Pp]assage: ')
 
 
@@ -132,13 +120,8 @@ def _texts_of(passage) -> list[str]:
 
 # %% ../../nbs/05_trainer/04_labelled_sets.ipynb #7b4de80c
 @rule('instructed')
-def instructed(
-    query: str,
-    positives: list | dict | str,
-    negatives: list | dict | str,
-    instruction: str = '',  # '': it stands before the query
-) -> Converted:
-    "A row as it was trained on, under its own instruction."
+def instructed(query: str, positives: _Passages, negatives: _Passages, instruction: str = '') -> Converted:
+    "A row as it was trained on, under its own instruction, or under that which stands before the query."
     if not instruction and (both := _ASKED.match(query)):
         instruction, query = both.groups()
     return Converted(query, _texts_of(positives), _texts_of(negatives), instruction)
@@ -181,18 +164,6 @@ class TuningRow:
     get: str = ''  # how, where the Hub does not serve it
 
 # %% ../../nbs/05_trainer/04_labelled_sets.ipynb #6db67db9
-def _check_rule(row: TuningRow, where: str):
-    "Refuse a rule that nobody wrote, a field for a value that the rule does not read, and the lack of one."
-    rules = [*RULES, 'judged']
-    check(row.rule in rules, f'there is no rule {row.rule!r}', where, nearest(row.rule, rules))
-    wanted = rule_fields(row.rule) if row.rule in RULES else row.fields
-    fix = f'name its field below fields: {", ".join(wanted)}'
-    for name in wanted:
-        check(name in row.fields, f'the rule {row.rule} reads {name!r}', where, fix)
-    for name in row.fields:
-        check(name in wanted, f'the rule {row.rule} reads no {name!r}', where, nearest(str(name), wanted))
-
-
 def check_tuning_row(name: str, row: dict) -> TuningRow:
     "A row, refused where it has an unknown field, a value of another type, or a rule that it does not feed."
     where = f'tuning set {name}'
@@ -202,7 +173,14 @@ def check_tuning_row(name: str, row: dict) -> TuningRow:
     check(row.instruction.strip(), 'it has no instruction', where, 'write what stands before its queries')
     has_source = row.files or (row.hub if row.access == 'open' else row.get)
     check(has_source, 'it does not say where it comes from', where, 'write hub, files or get')
-    _check_rule(row, where)
+    rules = [*RULES, 'judged']
+    check(row.rule in rules, f'there is no rule {row.rule!r}', where, nearest(row.rule, rules))
+    wanted = rule_fields(row.rule) if row.rule in RULES else row.fields
+    for value in wanted:
+        fix = f'name its field below fields: {", ".join(wanted)}'
+        check(value in row.fields, f'the rule {row.rule} reads {value!r}', where, fix)
+    for value in row.fields:
+        check(value in wanted, f'the rule {row.rule} reads no {value!r}', where, nearest(str(value), wanted))
     return row
 
 # %% ../../nbs/05_trainer/04_labelled_sets.ipynb #d70e73ab
@@ -218,17 +196,15 @@ def tuning_table(
     return table[['set', 'domain', 'rule', 'printed', 'sampled', 'licence', 'data', 'layout', 'instruction']]
 
 # %% ../../nbs/05_trainer/04_labelled_sets.ipynb #981a9f65
-def _plain(instruction: str) -> str:
-    return instruction.strip().rstrip('.').casefold()
-
-
 def sets_under(instruction: str) -> list[str]:
     "The labelled sets whose queries stand under an instruction; two of them share one."
-    return [
-        name
-        for name, row in registry('tuning').items()
-        if not row.get('by_line') and _plain(instruction) in map(_plain, (row['instruction'], *row.get('also', ())))
-    ]
+
+    def plain(text: str) -> str:
+        return text.strip().rstrip('.').casefold()
+
+    rows = {name: row for name, row in registry('tuning').items() if not row.get('by_line')}
+    wordings = {name: map(plain, (row['instruction'], *row.get('also', ()))) for name, row in rows.items()}
+    return [name for name, known in wordings.items() if plain(instruction) in known]
 
 # %% ../../nbs/05_trainer/04_labelled_sets.ipynb #8a398cbf
 def _opened(path: Path):
@@ -281,11 +257,8 @@ def _json_rows(path: Path, _):
 _READERS = {'.json': _json_rows, '.jsonl': lambda path, _: json_lines(path), '.tsv': _table_rows, '.csv': _table_rows}
 
 
-def file_rows(
-    path: str | Path,  # .jsonl, .json (an array, or lines), .csv or .tsv, also with .gz
-    columns: list = (),  # of a table without a header
-):
-    "The lines of a file with their place."
+def file_rows(path: str | Path, columns: list = ()):
+    "The lines of a file with their place, also of one with .gz; `columns`: of a table without a header."
     path = Path(path)
     kind = path.with_suffix('').suffix if path.suffix == '.gz' else path.suffix
     check(kind in _READERS, f'a file {kind or "without an ending"} is not read', path, nearest(kind, _READERS))
@@ -307,15 +280,6 @@ def set_place(name: str, row: TuningRow, path: str) -> Path | None:
     raise MedirError(f'it needs {needs}', f'tuning set {name}', fix)
 
 # %% ../../nbs/05_trainer/04_labelled_sets.ipynb #891ab24f
-def _published_files(folder: Path, row: TuningRow) -> list[Path]:
-    "The files of a set in its folder: those of its row, else pairs.jsonl."
-    found = [path for name in row.files if (path := find_file(folder, name, required=False))]
-    own = find_file(folder, 'pairs.jsonl', required=False)
-    fix = f'put {" or ".join([*row.files, "pairs.jsonl"])} there, or corpus.jsonl, queries.jsonl and qrels'
-    check(found or own, 'none of its files is here', folder, fix)
-    return found or [own]
-
-
 def set_lines(name: str, row: TuningRow, place: Path | None):
     "The published lines of a set with their place."
     if place is None:
@@ -323,30 +287,31 @@ def set_lines(name: str, row: TuningRow, place: Path | None):
         for config, split in row.configs:
             yield from hub_rows(row.hub, config, split, commit)
         return
-    for path in [place] if place.is_file() else _published_files(place, row):
+    found = [place]
+    if place.is_dir():
+        found = [path for file in row.files if (path := find_file(place, file, required=False))]
+        own = find_file(place, 'pairs.jsonl', required=False)
+        fix = f'put {" or ".join([*row.files, "pairs.jsonl"])} there, or corpus.jsonl, queries.jsonl and qrels'
+        check(found or own, 'none of its files is here', place, fix)
+        found = found or [own]
+    for path in found:
         yield from file_rows(path, row.columns)
 
 # %% ../../nbs/05_trainer/04_labelled_sets.ipynb #baa91d05
-def _values(line: dict, row: TuningRow, where: str) -> dict:
-    "What the rule of `row` reads of a line; a value that has a default may be missing."
-    values = {}
-    for name, parameter in inspect.signature(RULES[row.rule]).parameters.items():
-        names = row.fields[name]
-        default = None if parameter.default is parameter.empty else parameter.default
-        value = first_value(line, (names,) if isinstance(names, str) else tuple(names), where, default)
-        if name == 'label':  # same, different, or nothing
-            value = next((meaning for meaning, means in row.labels.items() if str(value) in map(str, means)), '')
-        values[name] = plain_text(value, where) if parameter.annotation is str else value
-    return values
-
-# %% ../../nbs/05_trainer/04_labelled_sets.ipynb #47345b07
 def convert(line: dict, row: TuningRow, where: str) -> Converted | str:
     "What a line says, its texts stripped; or why it says nothing."
     if any(name in line and text not in str(line[name]) for name, text in row.only.items()):
         return 'of another source'
-    unfit = (TypeError, KeyError, ValueError, AttributeError, IndexError)
+    unfit, values = (TypeError, KeyError, ValueError, AttributeError, IndexError), {}
     with boundary(f'this line is none of the rule {row.rule}', where, 'correct the fields of its row', unfit):
-        converted = RULES[row.rule](**_values(line, row, where))
+        for name, parameter in inspect.signature(RULES[row.rule]).parameters.items():
+            names = row.fields[name]
+            default = None if parameter.default is parameter.empty else parameter.default
+            value = first_value(line, (names,) if isinstance(names, str) else tuple(names), where, default)
+            if name == 'label':  # same, different, or nothing
+                value = next((meaning for meaning, means in row.labels.items() if str(value) in map(str, means)), '')
+            values[name] = plain_text(value, where) if parameter.annotation is str else value
+        converted = RULES[row.rule](**values)
         if converted is None:
             return 'labelled neither'
         pos, neg = ([text.strip() for text in texts if text and text.strip()] for texts in converted[1:3])
@@ -359,67 +324,59 @@ def convert(line: dict, row: TuningRow, where: str) -> Converted | str:
 
 # %% ../../nbs/05_trainer/04_labelled_sets.ipynb #c897e2ee
 class ByQuery:
-    "What lines say, by query; of more than `most` queries those with the smallest hashes."
+    "What lines say, by query (or `by_line`); of more than `most` queries those with the smallest hashes. 0: all."
 
-    def __init__(
-        self,
-        most: int = 0,  # queries; 0: all
-        negatives: int = 8,  # of a row, the first ones
-        seed: int = 42,
-        by_line: bool = False,  # each line is a row of its own
-    ):
+    def __init__(self, most: int = 0, negatives: int = 8, seed: int = 42, by_line: bool = False):
         self.most, self.negatives, self.seed, self.by_line = most, negatives, seed, by_line
         self.rows, self.counts, self._largest = {}, Counter(), []
 
     def add(self, line_id: str, said: Converted):
         "Put one line to the others of its query."
         key = line_id if self.by_line else said.query
-        row = self.rows.get(key) or self._new_row(key, line_id, said)
-        if row is None:
-            self.counts['lines not sampled'] += 1
-            return
+        if key not in self.rows:
+            if not self._is_drawn(key):
+                self.counts['lines not sampled'] += 1
+                return
+            told = {'query': said.query, 'instruction': said.instruction}
+            self.rows[key] = {'id': line_id, 'pos': [], 'neg': [], 'lines': 0} | told
+        row = self.rows[key]
         row['lines'] += 1
         row['pos'] += [text for text in dict.fromkeys(said.pos) if text not in row['pos']]
         unseen = [text for text in dict.fromkeys(said.neg) if text not in row['neg']]
         row['neg'] += unseen[: max(0, self.negatives - len(row['neg']))]
 
-    def _new_row(self, key: str, line_id: str, said: Converted) -> dict | None:
-        "The row of a query that was not seen before; None where it is not in the sample."
-        if self.most:
-            rank = int(fingerprint(self.seed, key)[:16], 16)
-            if len(self.rows) >= self.most and rank >= -self._largest[0][0]:
-                return None
-            heapq.heappush(self._largest, (-rank, key))
-            if len(self._largest) > self.most:
-                gone = self.rows.pop(heapq.heappop(self._largest)[1])
-                self.counts['lines not sampled'] += gone['lines']
-        row = {'id': line_id, 'query': said.query, 'pos': [], 'neg': [], 'lines': 0, 'instruction': said.instruction}
-        self.rows[key] = row
-        return row
+    def _is_drawn(self, key: str) -> bool:
+        "Whether a new query is in the sample; the one that it takes the place of goes."
+        if not self.most:
+            return True
+        rank = int(fingerprint(self.seed, key)[:16], 16)
+        if len(self.rows) >= self.most and rank >= -self._largest[0][0]:
+            return False
+        heapq.heappush(self._largest, (-rank, key))
+        if len(self._largest) > self.most:
+            gone = self.rows.pop(heapq.heappop(self._largest)[1])
+            self.counts['lines not sampled'] += gone['lines']
+        return True
 
 # %% ../../nbs/05_trainer/04_labelled_sets.ipynb #ed301529
-def _stands_under(name: str, row: TuningRow, own: str, met: Counter) -> dict:
-    "Instruction and source of a row; a line that brought its own instruction is of the sets that stand under it."
-    if not row.by_line:
-        return {'instruction': row.instruction, 'source': name}
-    if not own:
-        met['without an instruction of their own'] += 1
-        return {'instruction': row.instruction, 'source': f'{name}/'}
-    return {'instruction': own, 'source': f'{name}/{"+".join(sets_under(own)) or "synthetic"}'}
-
-
 def _finished(name: str, row: TuningRow, gathered: ByQuery, met: Counter) -> list[dict]:
-    "Rows of a training, with instruction and source."
+    "Rows of a training; a line that brought its own instruction is of the sets that stand under it."
     finished = []
     for said in gathered.rows.values():
         negatives = [text for text in said['neg'] if text not in said['pos']]
         met['negatives that are positives too'] += len(said['neg']) - len(negatives)
         met['lines put to an earlier one of their query'] += said['lines'] - 1
         met['queries without a positive'] += not said['pos']
-        if said['pos']:
-            texts = {'query': said['query'], 'pos': said['pos'], 'neg': negatives}
-            under = _stands_under(name, row, said['instruction'].strip(), met)
-            finished.append({'id': f'{name}/{said["id"]}', **texts, **under})
+        if not said['pos']:
+            continue
+        instruction, source, own = row.instruction, name, said['instruction'].strip()
+        if row.by_line and own:
+            instruction, source = own, f'{name}/{"+".join(sets_under(own)) or "synthetic"}'
+        elif row.by_line:
+            met['without an instruction of their own'] += 1
+            source = f'{name}/'
+        texts = {'query': said['query'], 'pos': said['pos'], 'neg': negatives}
+        finished.append({'id': f'{name}/{said["id"]}', **texts, 'instruction': instruction, 'source': source})
     return finished
 
 # %% ../../nbs/05_trainer/04_labelled_sets.ipynb #0cfca4e6
@@ -458,14 +415,6 @@ def _is_split(source: str) -> bool:
     return bool(split) and name in registry('tasks')
 
 
-def _collection(name: str, row: TuningRow, folder: Path | None, split: str) -> Task:
-    "A set that is a collection, as a task."
-    if folder:
-        return load_folder(folder, split or row.split, allow_unknown_qrels=True, name=name)
-    commit = commit_of(row.hub, row.revision, 'dataset', f'tuning set {name}')
-    return load_hub(row.hub, commit, row.parts, split or row.split, allow_unknown_qrels=True)
-
-
 def _found_set(source: str, path: str = '', split: str = '') -> _LabelledSet:
     "The set of that name, in its place or at `path`."
     if _is_split(source):
@@ -476,8 +425,13 @@ def _found_set(source: str, path: str = '', split: str = '') -> _LabelledSet:
     row = check_tuning_row(source, known[source])
     place = set_place(source, row, path)
     has_corpus = place is not None and place.is_dir() and find_file(place, 'corpus.jsonl', required=False)
-    task = _collection(source, row, place, split) if row.rule == 'judged' or has_corpus else None
-    return _LabelledSet(source, row, task, place)
+    if row.rule != 'judged' and not has_corpus:
+        return _LabelledSet(source, row, place=place)
+    split = split or row.split
+    if place:
+        return _LabelledSet(source, row, load_folder(place, split, allow_unknown_qrels=True, name=source))
+    commit = commit_of(row.hub, row.revision, 'dataset', f'tuning set {source}')
+    return _LabelledSet(source, row, load_hub(row.hub, commit, row.parts, split, allow_unknown_qrels=True))
 
 # %% ../../nbs/05_trainer/04_labelled_sets.ipynb #172c2068
 @step(source='a labelled set')
@@ -510,15 +464,6 @@ class Searched(NamedTuple):
     answers: dict  # query → ids of documents
 
 
-def _answers(task: Task) -> dict[str, set]:
-    "Query → all documents that are judged above 0."
-    answers, by_query = {}, grades_by_query(task)
-    for query_id, text in zip(task.queries.ids, task.queries.texts(), strict=True):
-        above = {doc_id for doc_id, grade in by_query.get(query_id, {}).items() if grade > 0}
-        answers.setdefault(text.strip(), set()).update(above)
-    return answers
-
-
 def _passages_of_lines(found: _LabelledSet):
     "Each passage of the lines once, as a record of a corpus."
     seen = set()
@@ -537,9 +482,14 @@ def searched_corpus(
     if not _is_split(source) and source not in registry('tuning'):
         return None
     found = _found_set(source, path)
-    if found.task:
-        return Searched(found.task.corpus, _answers(found.task))
-    return Searched(write_table(_passages_of_lines(found), None), {})
+    task, answers = found.task, {}
+    if not task:
+        return Searched(write_table(_passages_of_lines(found), None), answers)
+    by_query = grades_by_query(task)
+    for query_id, text in zip(task.queries.ids, task.queries.texts(), strict=True):
+        above = {doc_id for doc_id, grade in by_query.get(query_id, {}).items() if grade > 0}
+        answers.setdefault(text.strip(), set()).update(above)
+    return Searched(task.corpus, answers)
 
 # %% ../../nbs/05_trainer/04_labelled_sets.ipynb #cd70d86e
 def load_sets(

@@ -106,27 +106,19 @@ def longest_first(column: dict) -> tuple[dict, object]:
     return ordered, order.argsort()
 
 
-def in_row_order(
-    parts_of_columns: list,  # of each column the vectors of its parts
-    places,  # by column, where the vector of each row stands; None: in its row
-) -> list:
-    "The vectors of each column, a row each."
+def in_row_order(parts_of_columns: list, places) -> list:
+    "The vectors of each column, a row each; `places`: where they stand by column, None: in their rows."
     columns = [torch.cat(parts) for parts in parts_of_columns]
-    if not places:
-        return columns
-    return [column[place] for column, place in zip(columns, places, strict=True)]
+    return [column[place] for column, place in zip(columns, places, strict=True)] if places else columns
 
 # %% ../../nbs/05_trainer/08_losses.ipynb #870f8b74
-_ORDERS = ('after', 'before')  # whether a vector is normalised after it is cut, or before
-
-
 def matryoshka_loss(
     loss,  # (queries, documents, similarity) → a number
     queries,  # n × dim
     documents,  # columns of N × dim
     sizes,  # how many of the first numbers are taken, one after the other
     similarity: str = 'cos',  # cos | dot
-    normalise: str = 'after',  # of `_ORDERS`
+    normalise: str = 'after',  # or before: whether a vector is normalised after it is cut
 ):
     "The mean of `loss` over the first numbers of all vectors."
     if similarity == 'cos' and normalise == 'before':
@@ -150,16 +142,6 @@ class LearnedTemperature(torch.nn.Module):
     def bound(self):
         "Lift a value that a step took below the floor."
         self.log.data.clamp_(min=math.log(self.least))
-
-# %% ../../nbs/05_trainer/08_losses.ipynb #080b4998
-def _check_sizes(model, sizes: list, normalise: str, similarity: str):
-    "Refuse first numbers that a vector does not have, and an order that nothing follows."
-    check(normalise in _ORDERS, f'unknown order {normalise!r}', 'normalise', nearest(normalise, _ORDERS))
-    idle = similarity == 'dot' and normalise == 'before'
-    check(not idle, 'with similarity dot nothing is normalised', 'normalise', 'leave it out, or set similarity: cos')
-    width = model.get_embedding_dimension()
-    what = f'{max(sizes)} of {width} numbers cannot be kept'
-    check(min(sizes) > 0 and max(sizes) <= width, what, 'matryoshka', f'write numbers from 1 to {width}')
 
 # %% ../../nbs/05_trainer/08_losses.ipynb #3d682927
 class _Contrast(torch.nn.Module):
@@ -185,7 +167,11 @@ class _Contrast(torch.nn.Module):
         check(begins, what, 'InfoNCE', 'lower least_temperature')
         check(similarity in ('cos', 'dot'), f'unknown similarity {similarity!r}', 'InfoNCE', 'write cos or dot')
         if matryoshka:
-            _check_sizes(model, matryoshka, normalise, similarity)
+            idle = similarity == 'dot' and normalise == 'before'
+            check(not idle, 'with similarity dot nothing is normalised', 'normalise', 'leave it out, or take cos')
+            width = model.get_embedding_dimension()
+            fits, fix = 0 < min(matryoshka) <= max(matryoshka) <= width, f'write numbers from 1 to {width}'
+            check(fits, f'{max(matryoshka)} of {width} numbers cannot be kept', 'matryoshka', fix)
         self.model, self.similarity, self.learns = model, similarity, learn_temperature
         self.temperature = LearnedTemperature(temperature, least_temperature) if learn_temperature else temperature
         self.in_batch, self.cross_device, self.hypothetical = in_batch, cross_device, hypothetical
@@ -299,17 +285,6 @@ def shortened_vectors(
         return torch.nn.functional.normalize(vectors.float(), dim=-1)[..., :length]
     return torch.nn.functional.normalize(vectors[..., :length].float(), dim=-1)
 
-
-def _of_one_length(
-    columns: list,  # n × dim each, by either tower
-    cut: str = 'truncate-normalise',
-) -> list:
-    "Columns as they are compared; with `normalise-truncate` those that are short enough stay as they came."
-    length = min(column.shape[-1] for column in columns)
-    if cut == 'normalise-truncate':
-        return [c if c.shape[-1] == length else shortened_vectors(c, length, cut) for c in columns]
-    return [shortened_vectors(column, length) for column in columns]
-
 # %% ../../nbs/05_trainer/08_losses.ipynb #117f76c8
 def squared_distance(student, teacher):
     "Equation 2: the squared distance of two vectors of a text, the mean over texts."
@@ -326,30 +301,16 @@ def squared_and_cosine(student, teacher):
     return squared_distance(student, teacher) + (1 - torch.nn.functional.cosine_similarity(student, teacher)).mean()
 
 # %% ../../nbs/05_trainer/08_losses.ipynb #204be137
-def softmax_divergence(
-    student,
-    teacher,  # the distribution that is to be met
-    temperature: float = 0.05,  # the spread of a unit vector's numbers; unknown in the papers
-):
-    "KALE: the Kullback–Leibler divergence between softmaxes over the numbers of two vectors."
+def softmax_divergence(student, teacher, temperature: float):
+    "KALE: the Kullback–Leibler divergence of the student's softmax over the numbers of a vector from the teacher's."
     student, teacher = student / temperature, teacher / temperature
     log_softmax = torch.nn.functional.log_softmax
     how = {'reduction': 'batchmean', 'log_target': True}
     return torch.nn.functional.kl_div(log_softmax(student, -1), log_softmax(teacher, -1), **how)
 
-# %% ../../nbs/05_trainer/08_losses.ipynb #4ae29a71
-def score_divergence(queries, documents, teacher_queries, teacher_documents, temperature: float = 0.02):
-    "The divergence of the student's softmax over documents from the teacher's."
-    return softmax_divergence(queries @ documents.T, teacher_queries @ teacher_documents.T, temperature)
-
 # %% ../../nbs/05_trainer/08_losses.ipynb #c61b5747
-_DISTANCES = {
-    'mse': squared_distance,
-    'euclidean': euclidean_distance,
-    'mse+cosine': squared_and_cosine,
-    'kl': softmax_divergence,
-}
-DISTANCES = (*_DISTANCES, 'scores')
+_DISTANCES = {'mse': squared_distance, 'euclidean': euclidean_distance, 'mse+cosine': squared_and_cosine}
+DISTANCES = (*_DISTANCES, 'kl', 'scores')
 
 
 def both_sides(
@@ -362,23 +323,6 @@ def both_sides(
     half = len(columns) // 2
     queries, documents = columns[:half], columns[half:]
     return [queries[0], *documents[1:]], [documents[0], *queries[1:]]
-
-# %% ../../nbs/05_trainer/08_losses.ipynb #aa9cc73f
-def distance_of(name: str, student: list, teacher: list, temperature: float):
-    "The distance of two lists of columns, the query's column first."
-    if name == 'scores':
-        return score_divergence(student[0], torch.cat(student[1:]), teacher[0], torch.cat(teacher[1:]), temperature)
-    further = {'temperature': temperature} if name == 'kl' else {}
-    return _DISTANCES[name](torch.cat(student), torch.cat(teacher), **further)
-
-# %% ../../nbs/05_trainer/08_losses.ipynb #14141356
-def embedded_columns(model, features: list) -> list:
-    "The vectors of each column; neighbours that go through one tower are embedded together."
-    vectors = []
-    for (_, kept), group in itertools.groupby(features, lambda column: (column.get('task'), KEPT in column)):
-        columns = list(group)
-        vectors += [c[KEPT] for c in columns] if kept else embed_columns(model, columns, separate_first=False)
-    return vectors
 
 # %% ../../nbs/05_trainer/08_losses.ipynb #2b24ecb6
 class _TowerAlignment(torch.nn.Module):
@@ -414,6 +358,16 @@ class _TowerAlignment(torch.nn.Module):
         self.mini_batch_size, self.uses_gradient_cache = mini_batch, mini_batch > 0
         self.places = None  # by column, where the vector of each row stands; None: in its row
 
+    def apart(self, student: list, teacher: list):
+        "The distance of two lists of columns, the query's column first."
+        if self.distance == 'scores':
+            scores = [side[0] @ torch.cat(side[1:]).T for side in (student, teacher)]
+            return softmax_divergence(*scores, self.temperature)
+        both = torch.cat(student), torch.cat(teacher)
+        if self.distance == 'kl':
+            return softmax_divergence(*both, self.temperature)
+        return _DISTANCES[self.distance](*both)
+
     def weighted(self, columns, labels) -> dict:
         "The weighted parts of the loss by name; a weight of 0 leaves its part out."
         student, teacher = both_sides(columns, self.mirrored)
@@ -426,7 +380,7 @@ class _TowerAlignment(torch.nn.Module):
         if of_distance:
             if self.distance == 'scores' and self.contrastive.cross_device:
                 student, teacher = ([side[0], *gathered(side[1:])[0]] for side in (student, teacher))
-            parts[self.distance] = of_distance * distance_of(self.distance, student, teacher, self.temperature)
+            parts[self.distance] = of_distance * self.apart(student, teacher)
         self.parts = {name: float(mean_over_processes(part.detach())) for name, part in parts.items()}
         return parts
 
@@ -442,7 +396,11 @@ class Alignment(CachedLossMixin, _TowerAlignment):
         for module in self.frozen:
             module.eval()
         if not self.mini_batch_size:
-            columns = embedded_columns(self.model, list(sentence_features))
+            columns = []  # neighbours that go through one tower are embedded together
+            for _, group in itertools.groupby(sentence_features, lambda c: (c.get('task'), KEPT in c)):
+                part = list(group)
+                kept = KEPT in part[0]
+                columns += [c[KEPT] for c in part] if kept else embed_columns(self.model, part, separate_first=False)
             return self.calculate_loss([[column] for column in columns], labels)
         columns, self.places = zip(*map(longest_first, sentence_features), strict=True)
         return self.forward_cached(columns, labels)
@@ -454,7 +412,9 @@ class Alignment(CachedLossMixin, _TowerAlignment):
 
     def calculate_loss(self, reps, labels=None, *, with_backward=False):
         "The loss of the columns `reps`, each a list of parts; `labels` mask false negatives."
-        columns = _of_one_length(in_row_order(reps, self.places), self.cut)
+        columns = in_row_order(reps, self.places)
+        length, stays = min(c.shape[-1] for c in columns), self.cut == 'normalise-truncate'
+        columns = [c if stays and c.shape[-1] == length else shortened_vectors(c, length, self.cut) for c in columns]
         total = sum(self.weighted(columns, labels).values())
         if not with_backward:
             return total
@@ -567,13 +527,8 @@ class Decoder(torch.nn.Module):
         return self.norm(states + self.dropout(self.inner(states)))
 
 # %% ../../nbs/05_trainer/08_losses.ipynb #87313a2e
-def naming_loss(
-    lm,  # a masked language model, whose head names tokens
-    states,  # hidden: texts x positions x width
-    labels,  # texts x positions; -100: nothing is named there
-    part: int = 4096,  # positions that are scored at a time
-):
-    "The mean loss of naming the tokens that have a label, of this process as of all: their mean is that of all tokens."
+def naming_loss(lm, states, labels, part: int = 4096):
+    "The mean loss of naming the tokens with a label, `part` positions at a time; over processes the mean of all."
     head, wanted = mlm_head(lm), labels >= 0
 
     def part_loss(states, labels):
@@ -582,31 +537,6 @@ def naming_loss(
     parts = zip(states[wanted].split(part), labels[wanted].split(part), strict=True)
     total = sum(checkpoint(part_loss, *each, use_reentrant=False) for each in parts)
     return total * get_world_size() / sum_over_processes(wanted.sum()).clamp(min=1)
-
-# %% ../../nbs/05_trainer/08_losses.ipynb #e9083166
-def embedded_places(
-    body,  # of the masked language model
-    decoder,  # its `positions` is a table of its own, or None
-    ids,  # texts x positions
-) -> tuple:
-    "Embedded tokens at their places, and the places."
-    length, own = ids.shape[1], decoder.positions
-    if own is not None:
-        places = own.weight[None, :length]
-        return decoder.embedding_norm(body.get_input_embeddings()(ids) + places), places
-    table = position_table(body)
-    first = 0 if table.padding_idx is None else table.padding_idx + 1
-    return body.embeddings(input_ids=ids), table.weight[None, first : first + length]
-
-# %% ../../nbs/05_trainer/08_losses.ipynb #2714100f
-def _check_backbone(lm, pooling: str, positions: str):
-    "Refuse a pooling that nobody knows, and a backbone that has no positions or no head to lend."
-    known, where, kind = ('cls', 'mean'), 'RetroMAE', type(lm).__name__
-    check(pooling in known, f'no vector of a text is pooled by {pooling!r}', where, nearest(pooling, known))
-    check(positions in POSITIONS, f'unknown positions {positions!r}', where, nearest(positions, POSITIONS[1:]))
-    lends = positions != 'backbone' or position_table(lm.base_model) is not None
-    check(lends, f'{kind} has no table of positions', where, 'set positions to learned or sinusoidal')
-    mlm_head(lm)
 
 # %% ../../nbs/05_trainer/08_losses.ipynb #4f3fef53
 class RetroMAE(torch.nn.Module):
@@ -621,11 +551,13 @@ class RetroMAE(torch.nn.Module):
         decoder_weight: float = 1.0,  # of L_dec beside L_enc (the paper's; 0: a masked language model alone)
     ):
         super().__init__()
-        _check_backbone(lm, pooling, positions)
-        config = lm.config
+        config, lends = lm.config, position_table(lm.base_model) is not None
+        what, fix = f'{type(lm).__name__} has no table of positions', 'set positions to learned or sinusoidal'
+        check(lends or positions != 'backbone', what, 'RetroMAE', fix)
+        mlm_head(lm)
         width, heads, inner = config.hidden_size, config.num_attention_heads, config.intermediate_size
         dropout = getattr(config, 'hidden_dropout_prob', 0.0)
-        own = positions in POSITIONS[2:] or not (positions or position_table(lm.base_model) is not None)
+        own = positions in POSITIONS[2:] or not (positions or lends)
         self.lm, self.pooling = lm, Pooling(width, pooling)
         self.decoder = Decoder(width, heads, inner, dropout, length if own else 0, positions != 'sinusoidal')
         self.decoder_weight, self.losses = decoder_weight, []
@@ -636,9 +568,19 @@ class RetroMAE(torch.nn.Module):
         features = {'token_embeddings': states, 'attention_mask': attention_mask}
         return states, self.pooling(features)['sentence_embedding']
 
+    def embedded(self, ids) -> tuple:
+        "Embedded tokens at their places, and the places: of the decoder's own table, else of the backbone's."
+        body, length, own = self.lm.base_model, ids.shape[1], self.decoder.positions
+        if own is not None:
+            places = own.weight[None, :length]
+            return self.decoder.embedding_norm(body.get_input_embeddings()(ids) + places), places
+        table = position_table(body)
+        first = 0 if table.padding_idx is None else table.padding_idx + 1
+        return body.embeddings(input_ids=ids), table.weight[None, first : first + length]
+
     def decode(self, vectors, ids, attention_mask, visible):
         "The decoder's hidden states."
-        embedded, places = embedded_places(self.lm.base_model, self.decoder, ids)
+        embedded, places = self.embedded(ids)
         return self.decoder(vectors, embedded, places, visible & attention_mask.bool()[:, None])
 
     def forward(self, input_ids, attention_mask, labels, clean_ids, clean_labels, visible):
