@@ -231,7 +231,7 @@ def test_merged_or_not_stage_two_begins_with_the_same_vectors(small, backbone, t
 _KILLED_BETWEEN = """
 import json, os, signal, sys
 from medir_nb.trainer import retriever
-retriever._tune = lambda *given: os.kill(os.getpid(), signal.SIGKILL)
+retriever.write_tuning_data = lambda *given: os.kill(os.getpid(), signal.SIGKILL)
 retriever.train_retriever(json.loads(sys.argv[1]))
 """
 
@@ -267,8 +267,8 @@ def test_an_adapter_of_another_shape_or_base_is_refused(small):
 @pytest.mark.parametrize(
     'change, said',
     [
-        ({'stages': []}, 'no stage'),
-        ({'stages': ['tuning', 'pretraining']}, 'tuning stands before pretraining'),
+        ({'stages': []}, 'its stages are none'),
+        ({'stages': ['tuning', 'pretraining']}, 'its stages are none, twice or out of order'),
         ({'lora': None, 'merge': False}, 'no adapter'),
         ({'size': '3B'}, "no size '3B'"),
         ({'stages': ['tuning'], 'tuning_data': {'sets': ['mednli']}}, 'needs a licence'),

@@ -779,7 +779,7 @@ def test_a_finished_filter_is_not_repeated_and_other_vectors_are_another_filter(
     vectors = clumps(300)
     before = diverse_vectors(vectors, seeds=10)
     with monkeypatch.context() as patch:
-        patch.setattr('medir_nb.trainer.curation.let_in', lambda *_: pytest.fail('it was finished'))
+        patch.setattr('medir_nb.trainer.curation.GrowingIndex.let_in', lambda *_: pytest.fail('it was finished'))
         assert list(diverse_vectors(vectors, seeds=10)) == list(before)
     changed = vectors.copy()
     changed[7] = vectors[8]

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['TABLE_10', 'Candidate', 'DIVERSIFICATION_ROWS', 'Limits', 'diverse_vectors', 'diversify', 'wash',
-           'retrieved_candidates', 'Scale', 'scale_of', 'judged_lists', 'votes_of', 'Lists', 'curate', 'rows_place',
-           'leave_rows', 'rows_file', 'equal_volumes', 'diversification_ablation']
+           'retrieved_candidates', 'Scale', 'judged_lists', 'votes_of', 'Lists', 'curate', 'leave_rows', 'rows_file',
+           'equal_volumes', 'diversification_ablation']
 
 # %% ../../nbs/05_trainer/07_curation.ipynb #3c721df9
 import random
@@ -53,13 +53,9 @@ TABLE_10 = {'query': Limits(5, 0.85, 1), 'document': Limits(5, 0.78, 1)}
 _ROUNDING = 1e-5  # more than single precision errs for unit vectors of some thousand numbers
 
 
-def near_pairs(
-    products: np.ndarray,  # of `left` and `right`, in single precision
-    left: np.ndarray,  # unit vectors, a row of `products` each
-    right: np.ndarray,  # likewise, a column each
-    t: float,  # cosine
-) -> np.ndarray:
-    "Which pairs of unit vectors are nearer than `t`, whatever computed their products."
+def near_pairs(left: np.ndarray, right: np.ndarray, t: float) -> np.ndarray:
+    "Which pairs of unit vectors are nearer than the cosine `t`, whatever computes their products."
+    products = left @ right.T
     near = products > t
     rows, columns = np.nonzero(np.abs(products - t) <= _ROUNDING)
     near[rows, columns] = (left[rows].astype(np.float64) * right[columns]).sum(1) > t
@@ -67,53 +63,24 @@ def near_pairs(
 
 # %% ../../nbs/05_trainer/07_curation.ipynb #339c3a1f
 class GrowingIndex:
-    "Unit vectors that were let in, block by block, and how many of them lie near a candidate."
+    "Unit vectors that were let in, block by block; one enters if no more than `n` of them are nearer than `t`."
 
-    def __init__(self, t: float):
-        self.t, self.blocks = t, []
+    def __init__(self, limits: Limits):
+        self.t, self.n, self.blocks = limits.t, limits.n, []
 
-    def add(self, vectors: np.ndarray):
-        "Let unit vectors in."
-        self.blocks.append(vectors)
-
-    def near(self, candidates: np.ndarray) -> np.ndarray:
-        "For each of some unit vectors how many in the index are near."
-        near = np.zeros(len(candidates), int)
+    def let_in(self, candidates: np.ndarray, seeds: int = 0) -> np.ndarray:
+        "Which candidates enter, as if one came after the other; the first `seeds` do unasked."
+        in_index, near = np.zeros(len(candidates), int), near_pairs(candidates, candidates, self.t)
         for block in self.blocks:
-            near += near_pairs(candidates @ block.T, candidates, block, self.t).sum(1)
-        return near
-
-# %% ../../nbs/05_trainer/07_curation.ipynb #88b72dc5
-def let_in(
-    candidates: np.ndarray,  # unit vectors, in their order
-    index: GrowingIndex,  # gets those that are let in
-    n: int,  # near ones that are tolerated
-    seeds: int = 0,  # candidates at the beginning that enter unasked
-) -> np.ndarray:
-    "Which candidates enter the index, as if each were compared after the one before it had entered."
-    in_index = index.near(candidates)
-    near = near_pairs(candidates @ candidates.T, candidates, candidates, index.t)
-    entered = np.zeros(len(candidates), bool)
-    for i, near_before in enumerate(in_index):
-        near_here = np.count_nonzero(near[i, :i] & entered[:i])
-        entered[i] = i < seeds or near_before + near_here <= n
-    index.add(candidates[entered])
-    return entered
+            in_index += near_pairs(candidates, block, self.t).sum(1)
+        entered = np.zeros(len(candidates), bool)
+        for i, near_before in enumerate(in_index):
+            near_here = np.count_nonzero(near[i, :i] & entered[:i])
+            entered[i] = i < seeds or near_before + near_here <= self.n
+        self.blocks.append(candidates[entered])
+        return entered
 
 # %% ../../nbs/05_trainer/07_curation.ipynb #73915138
-_ORDERS = ('random', 'given')
-
-
-def candidate_order(
-    n: int,  # candidates
-    order: str = 'random',  # random | given
-    seed: int = 42,
-) -> np.ndarray:
-    "The positions of candidates in the order in which they are compared."
-    check(order in _ORDERS, f'unknown order {order!r}', 'diversity', nearest(order, _ORDERS))
-    return np.random.default_rng(seed).permutation(n) if order == 'random' else np.arange(n)
-
-
 def _unit_block(vectors: Vectors, positions: np.ndarray) -> np.ndarray:
     "The unit vectors at some positions."
     block = vectors.take(positions)
@@ -129,30 +96,22 @@ _PAUSE = 10.0  # seconds between two writes of the state: so much a kill costs
 
 def _filter(vectors: Vectors, order: np.ndarray, limits: Limits, seeds: int, file: Path) -> np.ndarray:
     "Go through the order from where the state in `file` stands; the positions that entered, in their order."
-    kept, done, index, written = np.empty(0, np.int64), 0, GrowingIndex(limits.t), time.monotonic()
+    kept, done, index, written = np.empty(0, np.int64), 0, GrowingIndex(limits), time.monotonic()
     if file.is_file():
         with boundary('the state of a filter is torn', file, 'remove it: the filter begins again'):
             state = np.load(file)
             kept, done = state['kept'], int(state['done'])
     for start in range(0, len(kept) if done < len(order) else 0, _BLOCK):  # those of an earlier run enter again
-        index.add(_unit_block(vectors, kept[start : start + _BLOCK]))
+        index.blocks.append(_unit_block(vectors, kept[start : start + _BLOCK]))
     for start in progress(range(done, len(order), _BLOCK), desc='diversity', unit='block'):
         positions = order[start : start + _BLOCK]
-        entered = let_in(_unit_block(vectors, positions), index, limits.n, max(0, seeds - start))
+        entered = index.let_in(_unit_block(vectors, positions), max(0, seeds - start))
         kept, done = np.append(kept, positions[entered]), start + len(positions)
         if done == len(order) or time.monotonic() - written >= _PAUSE:
             with atomic_path(file) as part, open(part, 'wb') as stream:
                 np.savez(stream, kept=kept, done=done)
             written = time.monotonic()
     return kept
-
-# %% ../../nbs/05_trainer/07_curation.ipynb #88daba29
-def _content(vectors: Vectors) -> str:
-    "A hash of vectors in their order."
-    digest = xxhash.xxh3_128()
-    for start in range(0, len(vectors), 10_000):
-        digest.update(np.ascontiguousarray(vectors.chunk(start, start + 10_000)).tobytes())
-    return digest.hexdigest()
 
 # %% ../../nbs/05_trainer/07_curation.ipynb #01bb038e
 def diverse_vectors(
@@ -168,12 +127,18 @@ def diverse_vectors(
         check(limits in TABLE_10, f'no limits {limits!r}', 'diversity', nearest(limits, TABLE_10))
         limits = TABLE_10[limits]
     check(seeds >= 0, f'seeds is {seeds}', 'diversity', 'write a number from 0')
+    check(order in ('random', 'given'), f'unknown order {order!r}', 'diversity', 'write random or given')
     if seeds >= len(vectors):
         note(f'diversity: with {seeds:,} seeds all {len(vectors):,} candidates enter unasked; lower seeds')
     vectors = vectors if isinstance(vectors, Vectors) else array_vectors(vectors)
-    content = {'vectors': _content(vectors), 'seeds': seeds}
-    settings = {**asdict(limits), 'order': order, 'seed': seed, **content}
-    folder, positions = home() / 'diversity' / fingerprint(settings)[:16], candidate_order(len(vectors), order, seed)
+    positions, content = np.arange(len(vectors)), xxhash.xxh3_128()
+    if order == 'random':
+        positions = np.random.default_rng(seed).permutation(len(vectors))
+    for start in range(0, len(vectors), 10_000):
+        content.update(np.ascontiguousarray(vectors.chunk(start, start + 10_000)).tobytes())
+    what = {'vectors': content.hexdigest(), 'seeds': seeds}
+    settings = {**asdict(limits), 'order': order, 'seed': seed, **what}
+    folder = home() / 'diversity' / fingerprint(settings)[:16]
     with lock(folder / 'state'):
         write_json(folder / 'settings.json', settings)
         return _filter(vectors, positions, limits, seeds, folder / 'kept.npz')
@@ -271,16 +236,6 @@ class Scale:
 
 _SCALES = {'grades': Scale(('S', 'A'), ('B', 'C', 'D')), 'binary': Scale((True,), (False,))}
 
-
-def scale_of(
-    scale: Scale | str,  # or a name of `_SCALES`
-) -> Scale:
-    "A scale by its name, or as it is given."
-    if isinstance(scale, Scale):
-        return scale
-    check(scale in _SCALES, f'no scale {scale!r}', 'curation', nearest(scale, _SCALES))
-    return _SCALES[scale]
-
 # %% ../../nbs/05_trainer/07_curation.ipynb #61b1da51
 _QUERIES_AT_A_TIME = 64
 
@@ -292,7 +247,10 @@ def judged_lists(
     counts: Counter | None = None,  # votes by label are added here
 ) -> list[tuple[list[Candidate], list[Candidate]]]:
     "For each query its positives and its negatives, in the order in which they were found."
-    scale, counts, lists = scale_of(scale), Counter() if counts is None else counts, []
+    counts, lists = Counter() if counts is None else counts, []
+    if not isinstance(scale, Scale):
+        check(scale in _SCALES, f'no scale {scale!r}', 'curation', nearest(scale, _SCALES))
+        scale = _SCALES[scale]
     for start in progress(range(0, len(found), _QUERIES_AT_A_TIME), desc='judging', unit='64 queries'):
         part = found[start : start + _QUERIES_AT_A_TIME]
         asked = [candidate for of_query in part for candidate in of_query]
@@ -383,9 +341,7 @@ def curate(
     return mined_rows('curation', queries, rows, met)
 
 # %% ../../nbs/05_trainer/07_curation.ipynb #0db6333c
-def rows_place(
-    name: str,  # of a row of rows.yaml, or of the reader's
-) -> Path:
+def rows_place(name: str) -> Path:
     "Where the rows that a notebook leaves under `name` lie below the home folder."
     return home() / 'training-data' / f'{name}.jsonl'
 
@@ -413,11 +369,8 @@ def rows_file(
     return place
 
 # %% ../../nbs/05_trainer/07_curation.ipynb #e9043061
-DIVERSIFICATION_ROWS = {
-    'neither': (),
-    'queries': ('query',),
-    'queries and documents': ('query', 'document'),
-}  # row of Table 11 → the sides that are thinned
+# row of Table 11 → the sides that are thinned
+DIVERSIFICATION_ROWS = {'neither': (), 'queries': ('query',), 'queries and documents': ('query', 'document')}
 
 # %% ../../nbs/05_trainer/07_curation.ipynb #835cf3b5
 def equal_volumes(mined: dict[str, Mined], seed: int = 42) -> dict[str, Mined]:

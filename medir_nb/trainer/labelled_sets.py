@@ -337,8 +337,8 @@ class ByQuery:
             if not self._is_drawn(key):
                 self.counts['lines not sampled'] += 1
                 return
-            told = {'query': said.query, 'instruction': said.instruction}
-            self.rows[key] = {'id': line_id, 'pos': [], 'neg': [], 'lines': 0} | told
+            new = {'id': line_id, 'query': said.query, 'pos': [], 'neg': [], 'lines': 0}
+            self.rows[key] = new | {'instruction': said.instruction}
         row = self.rows[key]
         row['lines'] += 1
         row['pos'] += [text for text in dict.fromkeys(said.pos) if text not in row['pos']]

@@ -6,7 +6,7 @@
 __all__ = ['PRINTED', 'TOWER_STAGES', 'ABLATIONS', 'STAGE_DATA', 'APPROACHES', 'PRINTED_AS', 'LABELLED', 'printed_precision',
            'matryoshka_lengths', 'printed_settings', 'printed_stages', 'TowerSettings', 'tower_settings', 'Tower',
            'train_tower', 'pretraining_ablation', 'AlignmentData', 'PairSettings', 'changed_pair', 'alignment_key',
-           'trainings_of_rows', 'TowerPair', 'document_lengths', 'train_pair', 'train_symmetric']
+           'trainings_of_rows', 'document_lengths', 'train_pair', 'train_symmetric']
 
 # %% ../../nbs/05_trainer/24_pair.ipynb #a3c879f1
 import random
@@ -91,14 +91,17 @@ def printed_stages(
     return {'retromae': retromae, 'unsupervised': unsupervised, 'supervised': supervised}
 
 # %% ../../nbs/05_trainer/24_pair.ipynb #0eb9b3b3
+_TowerStage = Literal['retromae', 'unsupervised', 'supervised']
+
+
 class TowerSettings(StrictSettings):
     "The training of one tower."
 
     backbone: str  # a row of models.yaml
     name: str  # of the checkpoint that the last stage leaves
-    data: dict[str, str]  # stage → its file of JSON lines: texts, pairs, pairs with hard negatives
-    stages: list[Literal['retromae', 'unsupervised', 'supervised']] = [*TOWER_STAGES]
-    settings: dict[str, dict] = {}  # stage → settings of its training
+    data: dict[_TowerStage, str]  # stage → its file of JSON lines: texts, pairs, pairs with hard negatives
+    stages: list[_TowerStage] = [*TOWER_STAGES]
+    settings: dict[_TowerStage, dict] = {}  # stage → settings of its training
     printed: Literal['', 'query', 'document'] = ''  # the tower of the paper whose values are taken
     devices: Count = 0  # that share a batch; 0: all GPUs of this machine
     symmetric: bool = False
@@ -118,9 +121,6 @@ def tower_settings(
     check(checked.stages and in_order, 'its stages are none, or out of order', where, f'keep to {TOWER_STAGES}')
     missing = [stage for stage in checked.stages if stage not in checked.data]
     check(not missing, f'the stage {missing[:1]} has no data', where, 'name its file in data')
-    named = [*checked.settings, *checked.data]
-    unknown = [name for name in named if name not in TOWER_STAGES]
-    check(not unknown, f'there is no stage {unknown[:1]}', where, nearest(str(*unknown[:1]), TOWER_STAGES))
     return checked
 
 # %% ../../nbs/05_trainer/24_pair.ipynb #07f6ec50
@@ -138,31 +138,24 @@ class Tower(TrainedStages):
         table.insert(0, 'tower', self.settings.name)
         return table
 
-# %% ../../nbs/05_trainer/24_pair.ipynb #ced53024
+# %% ../../nbs/05_trainer/24_pair.ipynb #07f6e0ff
 _PLAIN = {'query_template': '{text}', 'default_instruction': ''}
 
 
-def stage_reading(config: TowerSettings, stage: str) -> dict:
-    "Fields of the row of a stage's model in another value: pairs without labels are read without an instruction."
-    if stage == 'retromae' or 'unsupervised' not in config.stages:
-        return config.reading
-    row = encoder_spec(config.backbone, **config.reading)
-    if '{instruction}' not in row.query_template:
-        return config.reading
-    asked = {name: getattr(row, name) for name in _PLAIN}
-    return config.reading | (_PLAIN if stage == 'unsupervised' else asked)
-
-# %% ../../nbs/05_trainer/24_pair.ipynb #07f6e0ff
 def stage_settings(config: TowerSettings, stage: str) -> dict:
-    "The settings of a stage's training, without its model."
+    "The settings of a stage's training, without its model; pairs without labels are read without an instruction."
     printed = printed_stages(config.printed, config.symmetric, config.backbone) if config.printed else {}
     so_far = config.stages[: config.stages.index(stage) + 1]
     before = '-'.join([config.family or config.name, *so_far])
+    reading, row = config.reading, encoder_spec(config.backbone, **config.reading)
+    if stage != 'retromae' and 'unsupervised' in config.stages and '{instruction}' in row.query_template:
+        asked = {name: getattr(row, name) for name in _PLAIN}
+        reading = reading | (_PLAIN if stage == 'unsupervised' else asked)
     own = {
         'data': config.data[stage],
         'output': config.name if so_far == config.stages else before,
         'seed': config.seed,
-        'reading': stage_reading(config, stage),
+        'reading': reading,
         'processes': config.devices,
     }
     return {**printed.get(stage, {}), **own, **config.settings.get(stage, {})}
@@ -250,15 +243,6 @@ def side_texts(source: str, side: str) -> list[str]:
     return [row['query'] for row in (read_rows(source, 'query') if is_file else load_sets([source]))]
 
 # %% ../../nbs/05_trainer/24_pair.ipynb #d42cff31
-def _without_tests(rows: list[dict], tasks: list[str]) -> tuple[list, dict]:
-    "The rows without queries of the tests, and how many these were by test."
-    queries = [row for row in rows if row['side'] == 'queries']
-    if not queries or not tasks:
-        return rows, {}
-    mined, documents = without_test_queries(queries, tasks), [row for row in rows if row['side'] == 'documents']
-    return [*mined.rows, *documents], {f'test queries: {what}': n for what, n in mined.stats.items()}
-
-
 def write_alignment_data(data: AlignmentData, folder: str | Path) -> StageData:
     "The texts of Stage I in one file, in an order that the seed decides."
     check(data.queries or data.documents, 'it has no source', 'alignment set', 'name queries, documents, or both')
@@ -271,7 +255,12 @@ def write_alignment_data(data: AlignmentData, folder: str | Path) -> StageData:
             texts = dict.fromkeys(text for text in side_texts(source, side) if text not in rows)
             rows |= {text: {'query': text, 'pos': [text], 'side': side} for text in texts}
             table.append({'side': side, 'source': source, 'texts': len(texts)})
-    rows, stats = _without_tests([*rows.values()], data.without)
+    rows, stats = [*rows.values()], {}
+    queries = [row for row in rows if row['side'] == 'queries']
+    if queries and data.without:
+        mined = without_test_queries(queries, data.without)
+        rows = [*mined.rows, *rows[len(queries) :]]  # queries stand first
+        stats = {f'test queries: {what}': n for what, n in mined.stats.items()}
     random.Random(data.seed).shuffle(rows)
     kept = Mined('an alignment set', rows[: data.most or None], stats)
     Path(folder).mkdir(parents=True, exist_ok=True)
@@ -372,10 +361,6 @@ def trainings_of_rows(
             first[LABELLED if labelled else stage].setdefault(shared_as.get(stage, ''), name)
     return {stage: list(names.values()) for stage, names in first.items()}
 
-# %% ../../nbs/05_trainer/24_pair.ipynb #4585c715
-class TowerPair(TrainedStages):
-    "What the stages left: checkpoints by stage, with the data that each read (tuning, alignment)."
-
 # %% ../../nbs/05_trainer/24_pair.ipynb #e49c8acf
 def document_lengths(
     config,  # a mapping, or `PairSettings`
@@ -386,35 +371,25 @@ def document_lengths(
     return matryoshka_lengths(config.document, config.dimensions or spec.dimensions or spec.dim)
 
 # %% ../../nbs/05_trainer/24_pair.ipynb #59368da9
-def _printed(config: PairSettings, stage: str, symmetric: bool) -> dict:
-    "What the paper prints for a stage, where that is asked for."
-    if not config.printed:
-        return {}
-    query = config.query or config.document
-    trained = {'query-init': [query], 'document-init': [config.document]}
-    printed = printed_settings(stage, trained.get(stage, [query, config.document]), symmetric)
-    return printed | ({'matryoshka': document_lengths(config)} if stage == 'document-init' else {})
-
-
-_MATRYOSHKA_ORDER = {'truncate-normalise': 'after', 'normalise-truncate': 'before'}
-
-# %% ../../nbs/05_trainer/24_pair.ipynb #447f1103
-def _of_pair(config: PairSettings, stage: str) -> dict:
-    "What the settings of a pair say of a stage."
-    lora = config.lora.model_dump() if config.lora else None
-    of_rows = {'negatives': config.tuning_data.negatives}
-    return {
-        'query-init': {'hypothetical': False, **of_rows},
-        'document-init': {'hypothetical': False, **of_rows, 'lora': lora, 'normalise': _MATRYOSHKA_ORDER[config.cut]},
+def pair_stage_settings(config: PairSettings, stage: str, symmetric: bool = False) -> dict:
+    "What a stage is trained with: settings of the pair, printed ones, those of all stages, and its own."
+    lora, of_rows = config.lora.model_dump() if config.lora else None, {'negatives': config.tuning_data.negatives}
+    init = {'hypothetical': False, **of_rows}
+    order = 'after' if config.cut == 'truncate-normalise' else 'before'
+    of_pair = {
+        'query-init': init,
+        'document-init': {**init, 'lora': lora, 'normalise': order},
         'align': {'instruction': None, **of_rows} if config.align_on == 'tuning' else {},
         'joint': {'lora': lora, **of_rows},
     }[stage]
-
-
-def pair_stage_settings(config: PairSettings, stage: str, symmetric: bool = False) -> dict:
-    "What a stage is trained with: settings of the pair, printed ones, those of all stages, and its own."
-    printed, own = _printed(config, stage, symmetric), getattr(config, stage.replace('-', '_'))
-    return {'seed': config.seed, **_of_pair(config, stage), **printed, **config.common, **own}
+    printed, query = {}, config.query or config.document
+    if config.printed:
+        models = {'query-init': [query], 'document-init': [config.document]}.get(stage, [query, config.document])
+        printed = printed_settings(stage, models, symmetric)
+        if stage == 'document-init':
+            printed['matryoshka'] = document_lengths(config)
+    own = getattr(config, stage.replace('-', '_'))
+    return {'seed': config.seed, **of_pair, **printed, **config.common, **own}
 
 # %% ../../nbs/05_trainer/24_pair.ipynb #9e6b7b86
 def stage_files(config: PairSettings, written: dict) -> dict[str, StageData]:
@@ -441,15 +416,7 @@ def _train_stage(
     return train(**start, data=str(rows.path), output=output, watch=watch, **settings)
 
 # %% ../../nbs/05_trainer/24_pair.ipynb #60cc60ff
-def _check_lengths(config: PairSettings):
-    "Refuse towers whose vectors cannot meet before one of them is trained, where their rows say how long they are."
-    rows = [encoder_spec(name) for name in (config.query or config.document, config.document)]
-    lengths = [row.dimensions or row.dim for row in rows]
-    if all(lengths):
-        common_length(*lengths, config.dimensions, config.project)
-
-
-def _initialised(pair: TowerPair, watch) -> dict:
+def _initialised(pair: TrainedStages, watch) -> dict:
     "Role → what its tower starts from, after the inits that the settings name."
     config = pair.settings
     towers = {'query': config.query, 'document': config.document}
@@ -469,11 +436,14 @@ def train_pair(
     watch=None,  # a `Watch`
     written: dict | None = None,  # data of pairs with the same data settings; what is missing is added
     **settings,  # put over those of `config`
-) -> TowerPair:
+) -> TrainedStages:
     "Train a pair of towers from two encoders, by the stages that the settings name."
     config = pair_settings(config, **settings)
-    _check_lengths(config)
-    pair = TowerPair(config, data=stage_files(config, {} if written is None else written))
+    rows = [encoder_spec(name) for name in (config.query or config.document, config.document)]
+    lengths = [row.dimensions or row.dim for row in rows]
+    if all(lengths):  # towers whose vectors cannot meet are refused before one of them is trained
+        common_length(*lengths, config.dimensions, config.project)
+    pair = TrainedStages(config, data=stage_files(config, {} if written is None else written))
     names = ('query_layers', 'kept', 'dimensions', 'project', 'cut')
     start = _initialised(pair, watch) | {name: getattr(config, name) for name in names}
     aligned = config.aligned_name or (f'{config.name}-aligned' if 'joint' in config.stages else config.name)

@@ -86,10 +86,9 @@ def retriever_settings(
     "The checked settings of a retriever's training."
     checked = checked_settings(RetrieverSettings, config, 'training of a retriever', **settings)
     where = f'training of {checked.name}'
-    check(checked.stages, 'it has no stage', where, 'name pretraining, tuning, or both')
-    check(len(set(checked.stages)) == len(checked.stages), 'a stage stands twice', where, 'name each once')
     in_order = checked.stages == [stage for stage in _STAGES_OF_PAPER if stage in checked.stages]
-    check(in_order, 'tuning stands before pretraining', where, 'write pretraining first')
+    fix = 'name pretraining, tuning, or both in this order'
+    check(checked.stages and in_order, 'its stages are none, twice or out of order', where, fix)
     check(checked.merge or checked.lora, 'there is no adapter that could stay unmerged', where, 'give lora')
     alone = not (checked.start and 'pretraining' in checked.stages)
     check(alone, f'it has a stage I and starts from {checked.start}', where, 'leave one of them out')
@@ -120,45 +119,28 @@ class Retriever(TrainedStages):
         return table
 
 # %% ../../nbs/05_trainer/21_retriever.ipynb #92057187
-def _train(config: RetrieverSettings, stage: str, output: str, data: StageData, watch, **stands_on) -> Trained:
-    "The training of a stage, which is one of an encoder by contrast."
-    printed = printed_training(config.size)[stage] if config.size else {'temperature': 1.0}
-    own = {
-        'output': output,
-        'similarity': config.reading.similarity,
-        'lora': config.lora.model_dump() if config.lora else None,
-        'seed': config.seed,
-    }
-    negatives = config.tuning_data.negatives if stage == 'tuning' else 0
-    settings = {'negatives': negatives, 'hypothetical': False, **printed, **own, **getattr(config, stage)}
-    return train_encoder(data=str(data.path), watch=watch, **stands_on, **settings)
-
-# %% ../../nbs/05_trainer/21_retriever.ipynb #abb80064
-def _pretrain(config: RetrieverSettings, folder: Path, watch) -> tuple[Trained, StageData]:
-    "Stage I."
-    alone = config.stages == ['pretraining']
-    output = config.pretrained_name or (config.name if alone else f'{config.name}-pretrained')
+def _train(config: RetrieverSettings, stage: str, folder: Path, start: str, watch) -> tuple[Trained, StageData]:
+    "A stage, which trains an encoder by contrast, with its data; stage II stands on `start` if there is one."
     fields = changed_fields(config.reading)
-    if checkpoint_record(output):
-        check_backbone(output, config.backbone, fields)
-    data = write_pair_data(config.pretraining_data, folder)
     stands_on = {'model': config.backbone, 'reading': fields}
-    return _train(config, 'pretraining', output, data, watch, **stands_on), data
-
-# %% ../../nbs/05_trainer/21_retriever.ipynb #48b1711e
-def _tune(config: RetrieverSettings, folder: Path, start: str, watch) -> tuple[Trained, StageData]:
-    "Stage II, from a checkpoint of stage I, from its adapter, or from the backbone."
-    fields = changed_fields(config.reading)
-    if start:
-        check_backbone(start, config.backbone, fields)
-    how = {'dtype': config.dtype or None, 'device': config.device or None}
-    data = write_tuning_data(config.tuning_data, folder, **how)
-    stands_on = {'model': config.backbone, 'reading': fields}
-    if start and config.merge:
-        stands_on = {'model': start}
-    elif start:
-        stands_on['adapter'] = start
-    return _train(config, 'tuning', config.name, data, watch, **stands_on), data
+    if stage == 'pretraining':
+        alone, negatives = config.stages == ['pretraining'], 0
+        output = config.pretrained_name or (config.name if alone else f'{config.name}-pretrained')
+        if checkpoint_record(output):
+            check_backbone(output, config.backbone, fields)
+        data = write_pair_data(config.pretraining_data, folder)
+    else:
+        output, negatives = config.name, config.tuning_data.negatives
+        if start:
+            check_backbone(start, config.backbone, fields)
+            stands_on = {'model': start} if config.merge else stands_on | {'adapter': start}
+        how = {'dtype': config.dtype or None, 'device': config.device or None}
+        data = write_tuning_data(config.tuning_data, folder, **how)
+    settings = printed_training(config.size)[stage] if config.size else {'temperature': 1.0}
+    settings |= {'output': output, 'similarity': config.reading.similarity, 'seed': config.seed}
+    settings['lora'] = config.lora.model_dump() if config.lora else None
+    settings = {'negatives': negatives, 'hypothetical': False, **settings, **getattr(config, stage)}
+    return train_encoder(data=str(data.path), watch=watch, **stands_on, **settings), data
 
 # %% ../../nbs/05_trainer/21_retriever.ipynb #2a90c1fb
 def train_retriever(
@@ -170,11 +152,9 @@ def train_retriever(
     config = retriever_settings(config, **settings)
     folder = Path(config.data_folder or home() / 'training-data' / slug(config.name))
     trained, data, start = {}, {}, config.start
-    if 'pretraining' in config.stages:
-        trained['pretraining'], data['pretraining'] = _pretrain(config, folder, watch)
-        start = trained['pretraining'].folder.name
-    if 'tuning' in config.stages:
-        trained['tuning'], data['tuning'] = _tune(config, folder, start, watch)
+    for stage in config.stages:
+        trained[stage], data[stage] = _train(config, stage, folder, start, watch)
+        start = trained[stage].folder.name
     return Retriever(config, trained, data)
 
 
