@@ -16,10 +16,10 @@ from medir_nb.encoder.towers import KEPT_LAYERS, layer_numbers, pair_similarity
 from medir_nb.evaluator import measure_throughput, throughput_table
 from medir_nb.papers import published
 from medir_nb.trainer import ABLATIONS, align_towers, Alignment, AlignmentData, APPROACHES, changed_pair, DISTANCES
-from medir_nb.trainer import info_nce, printed_settings, shortened_vectors, STAGE_DATA, train_encoder, train_pair
+from medir_nb.trainer import info_nce, shortened_vectors, STAGE_DATA, train_encoder, train_pair
 from medir_nb.trainer import train_symmetric, train_towers
 from medir_nb.trainer.pair import document_lengths, PRINTED_AS, write_alignment_data
-from medir_nb.trainer.pair import matryoshka_lengths, PRINTED, printed_precision
+from medir_nb.trainer.pair import matryoshka_lengths, PRINTED, printed_precision, printed_settings
 
 WORDS = 'statins metformin insulin asthma vaccine migraine anaemia fracture appendix thyroid heart liver'.split()
 TEXTS = [f'what is {word}' for word in WORDS]

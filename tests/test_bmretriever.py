@@ -14,10 +14,10 @@ from medir_nb.encoder import contract, Encoder, encoder_spec, save_encoder
 from medir_nb.encoder.tokens import Tokens
 from medir_nb.papers import published
 from medir_nb.trainer import beside_table_8, DiskPairs, load_labelled, PairData, Pairs, printed_training
-from medir_nb.trainer import retriever_settings, stage_data, train_encoder, train_retriever, TuningData, Watch
+from medir_nb.trainer import stage_data, train_encoder, train_retriever, TuningData, Watch
 from medir_nb.trainer import write_pair_data, write_tuning_data
 from medir_nb.trainer.encoders import EncoderSettings, training_pairs
-from medir_nb.trainer.retriever import changed_fields, Reading
+from medir_nb.trainer.retriever import changed_fields, Reading, retriever_settings
 
 ROOT = Path(__file__).parents[1]
 WORDS = 'statins metformin insulin asthma vaccine migraine anaemia fracture appendix thyroid heart liver'.split()
@@ -285,7 +285,7 @@ def test_a_fault_is_one_line(small, change, said):
 def test_a_stage_one_of_another_backbone_is_refused(small):
     train_retriever(small, stages=['pretraining'], name='first')
     for change in ({'stages': ['tuning'], 'start': 'first'}, {'pretrained_name': 'first'}):
-        with pytest.raises(MedirError, match='it is a stage I of tiny-decoder, not of other-decoder') as error:
+        with pytest.raises(MedirError, match='it was trained on tiny-decoder, not on other-decoder') as error:
             train_retriever({**small, **change}, backbone='other-decoder')
         assert '\n' not in str(error.value)
 

@@ -11,12 +11,12 @@ from tiny_models import make_model
 
 from medir_nb import core, trainer as t
 from medir_nb.core import checkpoint_record, MedirError
-from medir_nb.trainer import stage, tower_settings, train, train_encoder, training_config
+from medir_nb.trainer import stage, train, train_encoder, training_config
 from medir_nb.trainer.loop import Recipe, training_key
 from medir_nb.trainer.launch import log_folder, processes_to_start, tell_idle
 from medir_nb.trainer.loop import training_arguments
 from medir_nb.trainer.settings import devices_here, PIPELINES, processes_of, Settings, STAGES
-from medir_nb.trainer.pair import stage_settings
+from medir_nb.trainer.pair import stage_settings, tower_settings
 
 
 def free_port():
@@ -212,7 +212,7 @@ def test_processes_that_were_not_started_are_refused(monkeypatch):
 def test_a_machine_trains_on_all_its_gpus(monkeypatch, capsys):
     monkeypatch.delenv('MEDIR_PROCESSES')
     for gpus, batch, processes in ((0, 640, 1), (1, 640, 1), (8, 640, 8), (8, 12, 6), (3, 640, 2)):
-        monkeypatch.setattr('medir_nb.trainer.settings.gpus_here', lambda gpus=gpus: gpus)
+        monkeypatch.setattr('torch.cuda.device_count', lambda gpus=gpus: gpus)
         config = training_config({**NAMED, 'batch_size': batch}, 'contrastive')
         assert processes_to_start(config) == processes_of(config) == processes
         tell_idle(config, processes)

@@ -8,9 +8,10 @@ from tiny_models import close, make_model, make_tokenizer, SENTENCES, SIZES
 
 from medir_nb.core import checkpoint_record, MedirError
 from medir_nb.encoder import Encoder, encoder_spec
-from medir_nb.trainer import decoder_views, DiskTexts, pretraining_ablation, printed_stages, RetroMAE
-from medir_nb.trainer import RetroMAESettings, TextBatches, train_retromae, train_tower
-from medir_nb.trainer import training_config, with_noise, word_masks
+from medir_nb.trainer import DiskTexts, pretraining_ablation, RetroMAE, RetroMAESettings, TextBatches
+from medir_nb.trainer import train_retromae, train_tower, training_config
+from medir_nb.trainer.losses import decoder_views, with_noise, word_masks
+from medir_nb.trainer.pair import printed_stages
 from medir_nb.trainer.retromae import load_masked, word_numbers
 
 WORDS = np.array([-1, 0, 0, 1, 2, 3, 3, 3, 4, 5, -1])

@@ -16,8 +16,10 @@ from medir_nb.generator import fill, LLM, llm_spec, Request, Sampling, wording
 from medir_nb.generator.local_llm import rendered_prompt as _rendered
 from medir_nb.retrieval.nearest import unit
 from medir_nb.retrieval import PairBackend, Reranker, reranker_spec, written_pairs
-from medir_nb.trainer import false_negatives, GroupBatches, info_nce, InfoNCE, matryoshka_loss, PairBatches, Pairs
-from medir_nb.trainer import sft_examples, train_encoder, train_generator, train_reranker, training_config, Watch
+from medir_nb.trainer import GroupBatches, info_nce, InfoNCE, matryoshka_loss, PairBatches, Pairs
+from medir_nb.trainer import train_encoder, train_generator, train_reranker, training_config, Watch
+from medir_nb.trainer.losses import false_negatives
+from medir_nb.trainer.sft import sft_examples
 
 WORDS = 'statins metformin insulin asthma vaccine migraine anaemia fracture appendix thyroid heart liver'.split()
 PAIRS = [

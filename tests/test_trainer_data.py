@@ -17,13 +17,14 @@ from medir_nb.papers import published
 from medir_nb.retrieval import search
 from medir_nb.retrieval.nearest import unit
 from medir_nb.trainer import brainstorm_tasks, Candidate, candidates, check_tuning_row, consistent_rows, curate
-from medir_nb.trainer import diverse_vectors, diversify, draw_negatives, example_blocks, half_of, hard_negatives
-from medir_nb.trainer import hypothesize, judged_lists, labelled_pairs, Lists, load_documents, load_labelled, load_sets
-from medir_nb.trainer import mine, Pairs, read_rows, retrieved_candidates, Scale, select, synthesize_queries
+from medir_nb.trainer import diverse_vectors, diversify, draw_negatives, half_of, hard_negatives
+from medir_nb.trainer import hypothesize, labelled_pairs, Lists, load_documents, load_labelled, load_sets
+from medir_nb.trainer import mine, Pairs, read_rows, Scale, select, synthesize_queries
 from medir_nb.trainer import train_encoder, tuning_table, TuningData, votes_of, write_corpus_queries, write_examples
 from medir_nb.trainer import write_queries, write_tuning_data
+from medir_nb.trainer.curation import judged_lists, retrieved_candidates
 from medir_nb.trainer.negative_mining import search_task
-from medir_nb.trainer.synthetic import json_in, read_answer, WrittenExample, WrittenQuery, WrittenTasks
+from medir_nb.trainer.synthetic import example_blocks, json_in, read_answer, WrittenExample, WrittenQuery, WrittenTasks
 from medir_nb.trainer.stage_data import group_of
 from medir_nb.trainer.labelled_sets import file_rows
 
@@ -913,7 +914,7 @@ def test_candidates_are_asked_once_in_order_and_the_query_itself_is_no_candidate
     documents = [*FOUND, {'id': 'same', 'doc': ASKED[0]['text']}]
     asked = []
     found = retrieved_candidates(ASKED, documents, 'bm25', 10)
-    judged_lists(found, lambda some: asked.extend(some) or ['D'] * len(some))
+    judged_lists(found, lambda some: asked.extend(some) or ['D'] * len(some), 'grades', Counter())
     assert len(asked) == len(set(asked)) and ('q0', 'same') not in {c[::2] for c in asked}
     assert [c.query_id for c in asked] == sorted(c.query_id for c in asked)
 

@@ -29,7 +29,7 @@ from .settings import AboveZero, Count, OneOrMore, StrictSettings, NotNegative, 
 from .encoders import check_carried, check_contrast, pair_trainer, training_pairs
 from .loop import Recipe, hub_name, trained_row, check_enough, seeded_arguments, stage
 from .pairs import PairBatches, TowerInput
-from .safe_training import Lora, merge_adapters, save_adapters, with_adapter
+from .safe_training import Lora, save_adapters, with_adapter
 
 # %% ../../nbs/05_trainer/23_alignment.ipynb #6acc5edd
 def _unit(vectors):
@@ -159,8 +159,7 @@ class CachedEmbeddings(TowerInput):
 
 # %% ../../nbs/05_trainer/23_alignment.ipynb #bf938373
 class AlignmentSettings(Settings):
-    """Stage I of two towers: the document tower is frozen. Lines are `{query, pos: […], neg: […]}`; in an alignment
-    set query and pos are one text."""
+    "Stage I of two towers, the document tower frozen, on lines of `{query, pos: […], neg: […]}`, often one text."
 
     task: Literal['alignment'] = 'alignment'
     model: str = ''  # a pair: row, checkpoint or folder; '': made of query and document
@@ -351,7 +350,6 @@ def _save(config: AlignmentSettings, rows: TowerRows, trainer, folder: Path) -> 
     model, spec = trainer.model, trainer.spec
     if trainer.adapters:
         save_adapters(trainer.adapters, folder / 'adapter')
-        merge_adapters(trainer.adapters)
     told = spec.default_instruction if config.instruction is None else config.instruction
     model.prompts = Encoder(plain_spec(config, spec)).prompts(told)
     if config.distance == 'scores' and config.distance_weight:

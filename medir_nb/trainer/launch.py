@@ -24,7 +24,7 @@ from ..core.places import home
 from ..core.settings import write_block_rows, parse_options
 from ..core.console import note, progress, run_command
 from ..core.hardware import end_with
-from .settings import check_devices, devices_here, is_in_world, processes_of, Settings, STAGES, is_first
+from .settings import devices_here, gpus_here, is_in_world, processes_of, Settings, STAGES, is_first
 from .settings import PIPELINES, raw_settings, training_config, world_size
 from .progress import read_metrics, Trained
 
@@ -47,7 +47,9 @@ def processes_to_start(config: Settings) -> int:
     if ENGINE in os.environ:
         check(processes > 1, 'one process needs no cluster', '--engine', 'say how many train: processes: 4')
     else:
-        check_devices(processes)
+        gpus = gpus_here() if processes > 1 else 1
+        what, fix = f'{processes} processes want a GPU each, and {gpus} can be seen', f'ask for {gpus}, or for none'
+        check(processes <= gpus or not gpus, what, 'processes', fix)
     alone = _why_alone(config) if processes > 1 else ''
     check(not (alone and config.processes), alone, 'processes', 'leave the key out: one device trains it')
     return 1 if alone else processes
@@ -188,7 +190,7 @@ class Followed:
         self.bar.close()
 
 # %% ../../nbs/05_trainer/13_launch.ipynb #517d45de
-def _failure(folder: Path, processes: int) -> MedirError:
+def failure_of(folder: Path, processes: int) -> MedirError:
     "The error of processes that did not come to an end, as one line."
     errors = []
     for rank in range(processes):
@@ -221,7 +223,7 @@ def train_in_processes(asked: Settings, processes: int, work: Path, watch=None):
             time.sleep(0.2)
         followed.look()
     if launcher.returncode:
-        raise _failure(folder, processes)
+        raise failure_of(folder, processes)
     shutil.rmtree(folder, ignore_errors=True)
 
 # %% ../../nbs/05_trainer/13_launch.ipynb #cd098abe

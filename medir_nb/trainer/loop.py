@@ -60,10 +60,14 @@ def base_of(spec) -> dict:
     return made_from
 
 
-def is_trained_from(record: dict, spec) -> bool:
-    "Whether the record of a checkpoint names the weights of `spec`, those of both towers."
-    made_from = base_of(spec)
-    return all(record.get(name) == made_from.get(name) for name in ('base_hub', 'base_revision', 'base_document'))
+def record_trained_from(checkpoint: str, spec) -> dict:
+    "The record of a checkpoint that was trained from the weights of `spec`, those of both towers."
+    record, where, made_from = checkpoint_record(checkpoint), f'checkpoint {checkpoint}', base_of(spec)
+    check(record, 'there is no such checkpoint', where, 'train it first')
+    same = all(record.get(name) == made_from.get(name) for name in ('base_hub', 'base_revision', 'base_document'))
+    what = f'it was trained on {record.get("base")}, not on {spec.name}'
+    check(same, what, where, 'choose another checkpoint, or name its own backbone')
+    return record
 
 # %% ../../nbs/05_trainer/14_loop.ipynb #c9ba09db
 def _deciding_processes(config: Settings) -> int:

@@ -78,8 +78,7 @@ class Settings(Optimisation):
     processes: Count = 0  # that share a batch, a GPU each; 0: as many as this machine has GPUs
 
     def decisive(self) -> dict:
-        """The settings that decide the weights. A value that equals its default is written as the default is:
-        0 and 0.0 are one setting, and would be two keys."""
+        "The settings that decide the weights, written as their defaults where equal: 0 and 0.0 would be two keys."
         values = {name: value for name, value in self.model_dump().items() if name not in _DECIDES_NO_WEIGHT}
         defaults = {name: field.default for name, field in type(self).model_fields.items()}
         return {name: _as_default(value, defaults[name]) for name, value in values.items()}
@@ -125,13 +124,6 @@ def check_shared(config: Settings):
     fix = f'write a multiple of {processes}: batch_size counts the rows of all of them'
     check(config.batch_size % processes == 0, what, 'batch_size', fix)
 
-
-def check_devices(processes: int):
-    "Refuse more processes than there are GPUs, where there are any."
-    gpus = gpus_here() if processes > 1 else 1
-    what, fix = f'{processes} processes want a GPU each, and {gpus} can be seen', f'ask for {gpus}, or for none'
-    check(processes <= gpus or not gpus, what, 'processes', fix)
-
 # %% ../../nbs/05_trainer/09_settings.ipynb #2d24e2eb
 def processes_of(config: Settings) -> int:
     "Processes that share the batches of a training: those of this world, or those that it will start."
@@ -155,10 +147,7 @@ STAGES: dict[str, Stage] = {}
 PIPELINES: dict[str, Stage] = {}  # trainings of several stages, each of which starts its own processes
 
 # %% ../../nbs/05_trainer/09_settings.ipynb #b8a7a1c2
-def raw_settings(
-    config,  # a mapping, a YAML file, or settings that were checked before
-    settings: dict,
-) -> tuple[dict, str]:
+def raw_settings(config, settings: dict) -> tuple[dict, str]:
     "The keys and values as they were given, those of `settings` over those of `config`, and where they stand."
     where = str(config) if isinstance(config, (str, Path)) else 'training configuration'
     if isinstance(config, Settings):
