@@ -266,19 +266,6 @@ def file_rows(path: str | Path, columns: list = ()):
     with boundary('it cannot be read', path, 'fetch it again, or save it as UTF-8', kinds):
         yield from _READERS[kind](path, list(columns))
 
-# %% ../../nbs/05_trainer/04_labelled_sets.ipynb #a4f068c7
-def set_place(name: str, row: TuningRow, path: str) -> Path | None:
-    "The file or folder of a set on this machine; None where the Hub has it."
-    if path:
-        check(Path(path).exists(), 'no such file or folder', path, 'check the path')
-        return Path(path)
-    folder = task_folder(name, {'folder': row.folder or name})
-    if folder or (row.access == 'open' and row.hub):
-        return folder
-    needs = 'a licence' if row.access == 'licence' else 'a file fetched by hand'
-    fix = f'to fill $MEDIR_DATA/{row.folder or name}: {row.get}'
-    raise MedirError(f'it needs {needs}', f'tuning set {name}', fix)
-
 # %% ../../nbs/05_trainer/04_labelled_sets.ipynb #891ab24f
 def set_lines(name: str, row: TuningRow, place: Path | None):
     "The published lines of a set with their place."
@@ -423,7 +410,11 @@ def _found_set(source: str, path: str = '', split: str = '') -> _LabelledSet:
     known = registry('tuning')
     check(source in known, f'unknown labelled set {source!r}', 'tuning', nearest(source, known))
     row = check_tuning_row(source, known[source])
-    place = set_place(source, row, path)
+    place = Path(path) if path else task_folder(source, {'folder': row.folder or source})
+    check(not path or place.exists(), 'no such file or folder', path, 'check the path')
+    needs = 'a licence' if row.access == 'licence' else 'a file fetched by hand'
+    fix = f'to fill $MEDIR_DATA/{row.folder or source}: {row.get}'
+    check(place or (row.access == 'open' and row.hub), f'it needs {needs}', f'tuning set {source}', fix)
     has_corpus = place is not None and place.is_dir() and find_file(place, 'corpus.jsonl', required=False)
     if row.rule != 'judged' and not has_corpus:
         return _LabelledSet(source, row, place=place)

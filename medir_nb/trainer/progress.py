@@ -111,17 +111,6 @@ def work_folders(folder: Path) -> list[Path]:
     "Those of every unfinished training of a checkpoint, the latest last."
     return sorted((folder.parent / '.training').glob(f'{folder.name}@*'), key=lambda path: path.stat().st_mtime)
 
-# %% ../../nbs/05_trainer/11_progress.ipynb #23e91e9d
-def _shown(figure):
-    "What a notebook shows of a drawing, also of matplotlib's where pyplot was never imported."
-    if not hasattr(figure, 'savefig'):
-        return figure
-    from IPython.display import Image
-
-    png = io.BytesIO()
-    figure.savefig(png, format='png')
-    return Image(png.getvalue())
-
 # %% ../../nbs/05_trainer/11_progress.ipynb #cbd78f5b
 class Watch:
     "Draws the metrics of a training in the notebook's cell, again and again."
@@ -141,9 +130,13 @@ class Watch:
         if not lines or too_soon and not now or not in_notebook:
             return
         import pandas as pd
-        from IPython.display import display
+        from IPython.display import Image, display
 
-        shown, self.drawn_at = _shown(self.draw(pd.DataFrame(lines))), time.monotonic()
+        shown, self.drawn_at = self.draw(pd.DataFrame(lines)), time.monotonic()
+        if hasattr(shown, 'savefig'):  # matplotlib's, which is shown also where pyplot was never imported
+            png = io.BytesIO()
+            shown.savefig(png, format='png')
+            shown = Image(png.getvalue())
         if self.handle is None:
             self.handle = display(shown, display_id=True)
         else:

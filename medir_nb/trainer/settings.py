@@ -160,27 +160,22 @@ def raw_settings(config, settings: dict) -> tuple[dict, str]:
     return {key: str(value) if isinstance(value, Path) else value for key, value in merged.items()}, where
 
 # %% ../../nbs/05_trainer/09_settings.ipynb #01d9a9e3
-def settings_fault(error: pydantic.ValidationError, settings_class: type, where: str) -> MedirError:
-    "The first fault of a configuration as an error for the reader."
-    fault = error.errors()[0]
-    *above, name = fault['loc']
-    if fault['type'] == 'extra_forbidden':
-        for mapping in above:
-            annotation = settings_class.model_fields[mapping].annotation  # a class of settings, or one of them or None
-            settings_class = next(kind for kind in (*get_args(annotation), annotation) if hasattr(kind, 'model_fields'))
-        return MedirError(f'unknown key {name!r}', where, nearest(name, settings_class.model_fields))
-    if fault['type'] == 'missing':
-        return MedirError(f'the key {name!r} is missing', where, f'write {name}: …')
-    return MedirError(f'{".".join(map(str, fault["loc"]))} is {repr(fault["input"])[:60]}', where, fault['msg'])
-
-
 def checked_settings(settings_class: type, config, where: str, **settings):
-    "Settings of a class without an unknown key or a value of another type."
+    "Settings of a class; an unknown key, a missing one or a value of another type is an error for the reader."
     raw = config.model_dump() if isinstance(config, settings_class) else dict(config or {})
     try:
         return settings_class.model_validate(raw | settings)
     except pydantic.ValidationError as error:
-        raise settings_fault(error, settings_class, where) from None
+        fault = error.errors()[0]
+    *above, name = fault['loc']
+    if fault['type'] == 'missing':
+        raise MedirError(f'the key {name!r} is missing', where, f'write {name}: …')
+    if fault['type'] == 'extra_forbidden':
+        for mapping in above:
+            annotation = settings_class.model_fields[mapping].annotation  # a class of settings, or one of them or None
+            settings_class = next(kind for kind in (*get_args(annotation), annotation) if hasattr(kind, 'model_fields'))
+        raise MedirError(f'unknown key {name!r}', where, nearest(name, settings_class.model_fields))
+    raise MedirError(f'{".".join(map(str, fault["loc"]))} is {repr(fault["input"])[:60]}', where, fault['msg'])
 
 # %% ../../nbs/05_trainer/09_settings.ipynb #71b48a10
 def training_config(
