@@ -417,7 +417,7 @@ def configuration(home, rng):
 
 def examples(home, rng):
     file = written(home / 'e.yaml', changed_text(EXAMPLES, rng))
-    return lambda: trainer.example_blocks('en', file=str(file))
+    return lambda: trainer.synthetic.example_blocks('en', file=str(file))
 
 
 PUBMED = """<?xml version="1.0" encoding="utf-8"?>

@@ -34,9 +34,6 @@ class Counting:
         return np.array([[len(t), t.count('e'), 1.0] for t in texts], np.float32)
 
 
-# ---------------------------------------------------------------- instructions left out
-
-
 def test_an_instruction_is_left_out_and_the_template_stays(beir):
     task = load_task(str(beir))
     task.instructions = {'default': 'Find it'}
@@ -56,9 +53,6 @@ def test_systems_with_and_without_their_instruction():
     assert str(parse('smollm2(instruct=true)')) == 'smollm2'
     both = with_and_without(['bm25', 'smollm2', 'no-such-model', 'bm25'])
     assert both == ['bm25', 'smollm2', 'smollm2(instruct=false)', 'no-such-model']
-
-
-# ---------------------------------------------------------------- side by side
 
 
 @pytest.fixture
@@ -110,9 +104,6 @@ def test_the_rule_prefers_queries_in_which_the_instruction_decides(graded, capsy
     assert side_by_side([]).empty and instruction_effect([]).empty
 
 
-# ---------------------------------------------------------------- speed
-
-
 def test_the_speed_of_an_own_model_counts_its_documents_once(beir):
     model = Counting()
     speed = system_speed(model, str(beir), documents=5, queries=2, searched=30, repeats=3)
@@ -139,9 +130,6 @@ def test_what_has_no_speed_leaves_the_others_alone(beir):
     assert [s.system for s in speeds] == ['bm25'] and [system for system, _ in not_run] == ['no-such', 'medcpt-9b']
     nothing, why = measure_speeds(['bm25'], 'no-such-task')
     assert nothing == [] and 'unknown task' in str(*why.values())
-
-
-# ---------------------------------------------------------------- RELISH
 
 
 @pytest.fixture

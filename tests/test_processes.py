@@ -11,12 +11,11 @@ from tiny_models import make_model
 
 from medir_nb import core, trainer as t
 from medir_nb.core import checkpoint_record, MedirError
-from medir_nb.trainer import stage, tower_settings, train, train_encoder, training_config
-from medir_nb.trainer.loop import Recipe, training_key
+from medir_nb.trainer import train, train_encoder, training_config
 from medir_nb.trainer.launch import log_folder, processes_to_start, tell_idle
 from medir_nb.trainer.loop import training_arguments
-from medir_nb.trainer.settings import devices_here, PIPELINES, processes_of, Settings, STAGES
-from medir_nb.trainer.pair import stage_settings
+from medir_nb.trainer.settings import devices_here, processes_of, STAGES
+from medir_nb.trainer.pair import stage_settings, tower_settings
 
 
 def free_port():
@@ -175,9 +174,6 @@ def test_a_stopped_training_of_each_kind_goes_on_to_the_same_end(rows, data, kin
         assert file.read_bytes() == (done.folder / file.relative_to(whole.folder)).read_bytes(), file.name
 
 
-# ---------------------------------------------------------------- the batch
-
-
 def in_a_world(monkeypatch, size: int):
     monkeypatch.setenv('WORLD_SIZE', str(size))
     monkeypatch.setenv('RANK', '0')
@@ -212,7 +208,7 @@ def test_processes_that_were_not_started_are_refused(monkeypatch):
 def test_a_machine_trains_on_all_its_gpus(monkeypatch, capsys):
     monkeypatch.delenv('MEDIR_PROCESSES')
     for gpus, batch, processes in ((0, 640, 1), (1, 640, 1), (8, 640, 8), (8, 12, 6), (3, 640, 2)):
-        monkeypatch.setattr('medir_nb.trainer.settings.gpus_here', lambda gpus=gpus: gpus)
+        monkeypatch.setattr('torch.cuda.device_count', lambda gpus=gpus: gpus)
         config = training_config({**NAMED, 'batch_size': batch}, 'contrastive')
         assert processes_to_start(config) == processes_of(config) == processes
         tell_idle(config, processes)
@@ -222,41 +218,6 @@ def test_a_machine_trains_on_all_its_gpus(monkeypatch, capsys):
         processes_to_start(training_config({**NAMED, 'batch_size': 640, 'processes': 8}, 'contrastive'))
     monkeypatch.setenv('MEDIR_PROCESSES', '2')
     assert devices_here() == 2
-
-
-def test_the_processes_of_a_training_are_in_its_key_where_they_decide_weights(monkeypatch):
-    keys = {}
-    for world in (1, 2):
-        in_a_world(monkeypatch, world)
-        for cross_device in (True, False):
-            config = training_config({**NAMED, 'cross_device': cross_device}, 'contrastive')
-            keys[world, cross_device] = training_key(Recipe(config, 'encoder', {}, [], None, None))
-    assert keys[1, True] == keys[2, True] and keys[1, False] != keys[2, False]
-
-
-def test_every_training_is_a_task():
-    assert {*STAGES} >= {'contrastive', 'retromae', 'sft', 'cross-encoder', 'alignment', 'joint'}
-    assert {*PIPELINES} == {'retriever', 'tower', 'pair'}
-    assert all(f'task: {name}\n' in t.keys_help() for name in (*STAGES, *PIPELINES))
-
-
-def test_a_stage_of_this_process_is_trained_here_and_says_so(monkeypatch, capsys):
-    class OwnSettings(Settings):
-        "Training of something of our own."
-
-        task: str = 'own'
-
-    monkeypatch.setitem(STAGES, 'own', None)  # taken out again behind the test
-    stage(OwnSettings)(lambda config: None)
-    monkeypatch.setenv('MEDIR_PROCESSES', '2')
-    assert processes_to_start(OwnSettings(**NAMED)) == 1
-    tell_idle(OwnSettings(**NAMED), 1)
-    assert "1 of 2 devices train, for the stage 'own' is known to this process alone" in capsys.readouterr().err
-    with pytest.raises(MedirError, match='known to this process alone; leave the key out'):
-        processes_to_start(OwnSettings(**NAMED, processes=2))
-
-
-# ---------------------------------------------------------------- started from here
 
 
 def small(data, output='own', **settings):

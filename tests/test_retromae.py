@@ -8,10 +8,9 @@ from tiny_models import close, make_model, make_tokenizer, SENTENCES, SIZES
 
 from medir_nb.core import checkpoint_record, MedirError
 from medir_nb.encoder import Encoder, encoder_spec
-from medir_nb.trainer import decoder_views, DiskTexts, pretraining_ablation, printed_stages, RetroMAE
-from medir_nb.trainer import RetroMAESettings, TextBatches, train_retromae, train_tower
-from medir_nb.trainer import training_config, with_noise, word_masks
-from medir_nb.trainer.losses import embedded_places
+from medir_nb.trainer import DiskTexts, pretraining_ablation, RetroMAE, RetroMAESettings, TextBatches
+from medir_nb.trainer import train_retromae, train_tower, training_config
+from medir_nb.trainer.losses import decoder_views
 from medir_nb.trainer.retromae import load_masked, word_numbers
 
 WORDS = np.array([-1, 0, 0, 1, 2, 3, 3, 3, 4, 5, -1])
@@ -79,36 +78,6 @@ def small(data, output='own', **settings):
     return {'model': 'tiny-bert', 'data': data, 'output': output, 'batch_size': 4, 'learning_rate': 1e-3, **settings}
 
 
-# ---------------------------------------------------------------- masks
-
-
-def test_words_are_masked_whole_and_special_tokens_never():
-    masks = word_masks(WORDS, 0.5, np.random.default_rng(0), 300)
-    assert masks.shape == (300, 11) and not masks[:, [0, -1]].any()
-    for word in range(6):
-        of_word = masks[:, np.flatnonzero(word == WORDS)]
-        assert (of_word == of_word[:, :1]).all() and 0 < of_word.mean() < 1
-    assert masks.sum(1).max() <= 4 and masks.sum(1).min() >= 1  # of nine tokens; 4.5 is rounded to even
-
-
-def test_of_masked_tokens_eight_in_ten_become_the_mask():
-    ids, rng = np.arange(20_000) % 500 + 10, np.random.default_rng(2)
-    hidden = rng.random(len(ids)) < 0.5
-    seen = with_noise(ids, hidden, 3, 1000, rng)
-    assert (seen[~hidden] == ids[~hidden]).all()
-    masked, same = (seen[hidden] == 3).mean(), (seen[hidden] == ids[hidden]).mean()
-    assert abs(masked - 0.8) < 0.02 and abs(same - 0.1) < 0.02
-
-
-def test_a_position_never_sees_itself_and_always_the_vector():
-    for masks in (1, 3, 256):
-        views = decoder_views(WORDS, 0.5, np.random.default_rng(3), masks)
-        assert views[:, 0].all() and not views.diagonal()[1:].any()
-        others = {tuple(np.delete(row, [0, i])) for i, row in enumerate(views)}
-        assert masks > 1 or len({row.sum() for row in views}) <= 2
-        assert len(others) > 1
-
-
 @pytest.mark.parametrize('family', ['bert', 'xlm-r', 'qwen2'])
 def test_an_ideograph_is_a_word_whatever_the_tokenizer_cuts_at(family):
     "A tokenizer that cuts at spaces takes a Chinese sentence for a word; one of bytes has several pieces a character."
@@ -120,9 +89,6 @@ def test_an_ideograph_is_a_word_whatever_the_tokenizer_cuts_at(family):
     for number in range(words.max() + 1):
         assert len({character for character, n in zip(first, words) if n == number and character.strip()}) == 1
     assert words.max() + 1 >= 6
-
-
-# ---------------------------------------------------------------- what the decoder sees
 
 
 def one_text(name, length=11, seed=0):
@@ -191,7 +157,7 @@ def test_xlm_r_counts_positions_from_two(rows):
 
     model, ids, *_ = one_text('xlm-r')
     table = model.lm.base_model.embeddings.position_embeddings.weight
-    assert torch.equal(embedded_places(model.lm.base_model, model.decoder, ids)[1][0], table[2 : 2 + ids.shape[1]])
+    assert torch.equal(model.embedded(ids)[1][0], table[2 : 2 + ids.shape[1]])
 
 
 def test_own_positions_are_trained_or_stay(rows):
@@ -236,9 +202,6 @@ def test_the_loss_is_that_of_the_library_and_in_parts_the_same(rows, name):
     assert abs(in_parts - loss) < 1e-5 and (whole - cut).norm() < 1e-5 * whole.norm()
 
 
-# ---------------------------------------------------------------- texts and batches
-
-
 def test_texts_are_documents_or_named_fields(texts, tmp_path):
     assert DiskTexts(texts)[0] == f'On a {SENTENCES[0]} Type 0.'
     pairs = write_lines(tmp_path / 'pairs.jsonl', [{'query': 'what is it', 'pos': ['a drug', 'a pill']}])
@@ -266,9 +229,6 @@ def test_batches_hang_on_seed_epoch_and_line_alone(rows, texts):
     assert one['input_ids'][kept].equal(one['clean_ids'][kept])
     ends = (one['clean_ids'] == tokenizer.cls_token_id) | (one['clean_ids'] == tokenizer.sep_token_id)
     assert (one['clean_labels'][ends] == -100).all() and one['counts']['truncated'] == 2
-
-
-# ---------------------------------------------------------------- the stage
 
 
 @pytest.mark.medium
@@ -326,9 +286,6 @@ def test_the_printed_values_are_the_defaults():
     printed = {'learning_rate': 2e-4, 'warmup_ratio': 0, 'schedule': 'linear', 'epochs': 3, 'batch_size': 384 // 32}
     assert {name: fields[name].default for name in printed} == printed
     assert (fields['encoder_mask'].default, fields['decoder_mask'].default) == (0.3, 0.5)
-
-
-# ---------------------------------------------------------------- a tower from its backbone
 
 
 @pytest.fixture
@@ -406,15 +363,3 @@ def test_a_document_tower_is_a_decoder_with_a_lora_and_short_vectors(tower):
     record = checkpoint_record('tower')['config']
     assert trained.trained['supervised'].steps == 1 and record['lora']['r'] == 32 and record['matryoshka'] == [8, 32]
     assert Encoder(encoder_spec('tower', dimensions=8)).encode(['statins'], 'document').vectors.shape == (1, 8)
-
-
-def test_what_the_paper_prints_of_both_towers():
-    stages = printed_stages('query')
-    assert [s['batch_size'] * s.get('accumulation', 1) for s in stages.values()] == [384, 19_200, 640]
-    assert [s['learning_rate'] for s in stages.values()] == [2e-4, 1e-4, 1e-4]
-    assert [printed_stages('query', symmetric=both)['supervised']['epochs'] for both in (False, True)] == [1, 2]
-    document = printed_stages('document')
-    assert [*document] == ['supervised'] and document['supervised']['lora'] == {'r': 32, 'alpha': 64, 'dropout': 0.1}
-    for stage, settings in {**printed_stages('query'), **document}.items():
-        task = 'retromae' if stage == 'retromae' else 'contrastive'
-        training_config({'model': 'minilm', 'data': 'x', 'output': 'y', **settings}, task)

@@ -16,8 +16,10 @@ from medir_nb.generator import fill, LLM, llm_spec, Request, Sampling, wording
 from medir_nb.generator.local_llm import rendered_prompt as _rendered
 from medir_nb.retrieval.nearest import unit
 from medir_nb.retrieval import PairBackend, Reranker, reranker_spec, written_pairs
-from medir_nb.trainer import false_negatives, GroupBatches, info_nce, InfoNCE, matryoshka_loss, PairBatches, Pairs
-from medir_nb.trainer import sft_examples, train_encoder, train_generator, train_reranker, training_config, Watch
+from medir_nb.trainer import GroupBatches, info_nce, InfoNCE, matryoshka_loss, PairBatches, Pairs
+from medir_nb.trainer import train_encoder, train_generator, train_reranker, training_config, Watch
+from medir_nb.trainer.losses import false_negatives
+from medir_nb.trainer.sft import sft_examples
 
 WORDS = 'statins metformin insulin asthma vaccine migraine anaemia fracture appendix thyroid heart liver'.split()
 PAIRS = [
@@ -121,9 +123,6 @@ def same_weights(a, b, rtol=0.0, atol=0.0):
         np.testing.assert_allclose(a[k].float(), b[k].float(), rtol=rtol, atol=atol, err_msg=k)
 
 
-# ---------------------------------------------------------------- configuration
-
-
 def test_configurations_are_mappings_files_or_arguments(tmp_path):
     lines = ['task: sft', 'model: smollm2', 'data: x.jsonl', 'output: y', 'learning_rate: 2e-5', 'lora: {r: 4}']
     file = write_lines(tmp_path / 'c.yaml', lines)
@@ -143,15 +142,6 @@ def test_settings_that_are_checked_twice_are_the_same(task):
     assert len(keys) == 1
 
 
-def test_names_of_checkpoints(rows, pairs):
-    for name, why in (('minilm', 'row of models.yaml'), ('smollm2', 'row of'), ('a b', 'no name'), ('x+y', 'no name')):
-        with pytest.raises(MedirError, match=why):
-            train_encoder(small(pairs, name))
-
-
-# ---------------------------------------------------------------- data
-
-
 @pytest.mark.parametrize(
     'line, message',
     [
@@ -168,14 +158,6 @@ def test_a_malformed_line_is_named(tmp_path, line, message):
     assert message in str(e.value) and f'{path}:2' in str(e.value)
 
 
-def test_no_data(rows, tmp_path):
-    for lines, message in (([], 'no line to train on'), (PAIRS[:2], '2 lines are less than one batch of 4')):
-        with pytest.raises(MedirError, match=message):
-            train_encoder(small(write_lines(tmp_path / 'few.jsonl', lines)))
-    with pytest.raises(MedirError, match='no document of the data can be a negative'):
-        train_encoder(small(write_lines(tmp_path / 'one.jsonl', [{'query': 'q', 'pos': ['d']}]), batch_size=1))
-
-
 @pytest.mark.medium
 def test_a_batch_of_one_without_negatives_would_learn_nothing(rows, pairs):
     for settings in ({'batch_size': 1}, {'in_batch': False}):
@@ -184,18 +166,6 @@ def test_a_batch_of_one_without_negatives_would_learn_nothing(rows, pairs):
     # no cosines lead out of these bounds at temperature 1; at the default 0.02 a lead of 0.4 over both negatives rounds the loss to 0
     loss = train_encoder({**small(pairs), 'batch_size': 1, 'max_steps': 1, 'temperature': 1.0}).loss
     assert np.log1p(2 * np.exp(-2)) < loss < np.log1p(2 * np.exp(2))
-
-
-def test_a_positive_that_is_also_a_negative_is_dropped_and_named_once(tmp_path, capsys):
-    lines = [
-        {'query': 'q', 'pos': ['a'], 'neg': ['a ', 'b']},
-        {'query': 'q', 'pos': ['b'], 'neg': ['a', 'c', 'c']},
-        {'query': 'r', 'pos': ['d'], 'neg': ['a']},
-    ]
-    found = Pairs(write_lines(tmp_path / 'x.jsonl', lines), 1)
-    assert [p.neg for p in found.rows] == [[], ['c'], ['a']] and found.counts['dropped_negatives'] == 3
-    err = capsys.readouterr().err
-    assert err.count('\n') == 1 and 'x.jsonl:1' in err and '3 such are dropped' in err
 
 
 def test_missing_negatives_are_filled_from_the_data(tmp_path):
@@ -212,9 +182,6 @@ def test_missing_negatives_are_filled_from_the_data(tmp_path):
     assert len(draws) > 5 and found.draw(3, 2) == same != other
     two = Pairs(write_lines(tmp_path / 'y.jsonl', [{'query': 'q', 'pos': ['a']}, {'query': 'r', 'pos': ['b']}]), 3)
     assert two.draw(0)[1] == ['b'] * 3
-
-
-# ---------------------------------------------------------------- the loss
 
 
 def vectors(*shape, seed=0):
@@ -282,8 +249,6 @@ def batch_of(model, pairs, name='tiny-cls', n=6, negatives=2, hypothetical=True)
         for c in columns
     ], batch['label']
 
-
-# ---------------------------------------------------------------- encoders
 
 LONG = ' '.join(SENTENCES[:2] * 4)
 
@@ -426,9 +391,6 @@ def test_texts_over_the_limit_are_counted(rows, tmp_path, capsys):
     assert f'{long} of 16 texts were longer' in capsys.readouterr().err
 
 
-# ---------------------------------------------------------------- metrics
-
-
 @pytest.mark.medium
 def test_metrics_are_written_while_it_runs(rows, pairs, home, monkeypatch):
     import IPython, IPython.display
@@ -466,9 +428,6 @@ def test_a_finished_training_is_not_repeated(rows, pairs, tmp_path, monkeypatch)
     assert not train_encoder(small(pairs), max_steps=2, seed=1, overwrite=True).reused
     write_lines(pairs, PAIRS[1:])
     assert not train_encoder(small(pairs), max_steps=2, overwrite=True).reused
-
-
-# ---------------------------------------------------------------- cross-encoders
 
 
 def small_ce(data, output='own-ce', **settings):
@@ -594,9 +553,6 @@ def test_an_old_checkpoint_survives_a_full_disk(rows, pairs, full_disk, when):
     assert done.steps == 3 and file_fingerprint(old.folder) != written
 
 
-# ---------------------------------------------------------------- generators
-
-
 def tokens_of(spec):
     from transformers import AutoTokenizer
 
@@ -683,17 +639,11 @@ def test_generations_of_a_tuned_model_replay_on_another_machine(rows, answers, t
         LLM('own-llm').generate([request], replay=True)
 
 
-# ---------------------------------------------------------------- folders that are whole or absent
-
-
 def test_an_unreadable_record_is_named(home):
     write_lines(home / 'checkpoints' / 'torn' / 'medir.json', ['{"kind": '])
     with pytest.raises(MedirError, match='medir.json: no readable record'):
         encoder_spec('torn')
     assert core.checkpoint_names() == ['torn'] and core.checkpoint_record('a/b') == {}
-
-
-# ---------------------------------------------------------------- first numbers and a temperature
 
 
 def nested(data, output='own', **settings):
@@ -702,9 +652,6 @@ def nested(data, output='own', **settings):
 
 
 NESTED = {'matryoshka': [4, 8, 32], 'learn_temperature': True, 'temperature': 0.05}
-
-
-# ---------------------------------------------------------------- the loss
 
 
 def drawn_vectors():
@@ -778,9 +725,6 @@ def test_the_gradient_of_the_temperature_by_hand():
     assert abs(loss.temperature.log.grad.item() - (ahead - back).item() / 2e-3) < 1e-3
 
 
-# ---------------------------------------------------------------- the training
-
-
 @pytest.mark.medium
 def test_a_temperature_is_trained_logged_and_kept_in_the_record(rows, pairs):
     done = train_encoder(nested(pairs, epochs=3, **NESTED))
@@ -802,9 +746,6 @@ def test_weight_decay_leaves_a_temperature_alone(rows, pairs, tmp_path):
     log = trainer.loss.temperature.log
     assert decayed['weight_decay'] == 0.05 and not spared['weight_decay']
     assert any(p is log for p in spared['params']) and not any(p is log for p in decayed['params'])
-
-
-# ---------------------------------------------------------------- short vectors of a row
 
 
 def encoded(name, role='document', **changes):

@@ -16,14 +16,15 @@ from medir_nb.generator import Generation
 from medir_nb.papers import published
 from medir_nb.retrieval import search
 from medir_nb.retrieval.nearest import unit
-from medir_nb.trainer import brainstorm_tasks, Candidate, candidates, check_tuning_row, consistent_rows, curate
-from medir_nb.trainer import diverse_vectors, diversify, draw_negatives, example_blocks, half_of, hard_negatives
-from medir_nb.trainer import hypothesize, judged_lists, labelled_pairs, Lists, load_documents, load_labelled, load_sets
-from medir_nb.trainer import mine, Pairs, read_rows, retrieved_candidates, Scale, select, synthesize_queries
-from medir_nb.trainer import train_encoder, tuning_table, TuningData, votes_of, write_corpus_queries, write_examples
+from medir_nb.trainer import brainstorm_tasks, Candidate, candidates, check_tuning_row, curate
+from medir_nb.trainer import diverse_vectors, diversify, draw_negatives, half_of, hard_negatives
+from medir_nb.trainer import hypothesize, labelled_pairs, Lists, load_documents, load_labelled, load_sets
+from medir_nb.trainer import mine, Pairs, read_rows, Scale, select, synthesize_queries
+from medir_nb.trainer import train_encoder, tuning_table, TuningData, write_examples
 from medir_nb.trainer import write_queries, write_tuning_data
+from medir_nb.trainer.curation import judged_lists, retrieved_candidates
 from medir_nb.trainer.negative_mining import search_task
-from medir_nb.trainer.synthetic import json_in, read_answer, WrittenExample, WrittenQuery, WrittenTasks
+from medir_nb.trainer.synthetic import example_blocks, read_answer, WrittenExample, WrittenQuery, WrittenTasks
 from medir_nb.trainer.stage_data import group_of
 from medir_nb.trainer.labelled_sets import file_rows
 
@@ -68,9 +69,6 @@ def speaker(home, monkeypatch):
 
 rows = lambda: [{'id': i, 'doc': d} for i, d in DOCS.items()]
 queried = lambda: [{'id': i, 'text': ' '.join(d.split()[:4]), 'doc': d} for i, d in DOCS.items()]
-
-
-# ---------------------------------------------------------------- documents
 
 
 def test_documents_come_from_a_file_a_folder_or_a_task(tmp_path, home):
@@ -124,9 +122,6 @@ def test_sentences_of_a_task_of_pairs_are_left_out(home, tmp_path):
     corpus = write_lines(tmp_path / 'x.jsonl', [{'id': i, 'doc': text} for i, text in enumerate(texts)])
     kept = load_documents(str(corpus), without=[str(tmp_path / 'sts')])
     assert [row['id'] for row in kept] == ['2'] and kept.stats['relevant to an evaluation query'] == 2
-
-
-# ---------------------------------------------------------------- AutoMIR's loop: queries, candidates, selection, negatives
 
 
 def test_every_style_has_two_pairs_and_the_paper_has_seven():
@@ -299,9 +294,6 @@ def test_steps_run_from_file_to_file(tmp_path, speaker, home, medir):
     assert set(read_rows(chosen)[0]) == fields and all(file.is_file() for file in files)
 
 
-# ---------------------------------------------------------------- labelled sets
-
-
 def protocol_table():
     "Set → instruction, as docs/protocols prints Table 9."
     text = (ROOT / 'docs' / 'protocols' / 'bmretriever.md').read_text()
@@ -452,11 +444,7 @@ def test_lists_of_sets(tmp_path, home, monkeypatch, capsys):
 
 
 FEVER = 'Given a claim, retrieve documents that support or refute the claim'
-
-
 HOPS = 'Given a multi-hop question, retrieve documents that can help answer the question'  # of the authors' prompt.py
-
-
 TOLD_BEFORE = f'{FEVER}\nQuery: q'
 RELEASED_LAYOUTS = [
     {'query': 'q', 'positive': 'p', 'negative': 'n', 'instruction': FEVER},
@@ -500,16 +488,6 @@ def test_a_group_that_holds_nothing_is_named(tmp_path, home, capsys):
     assert 'no row is synthetic, so a training without synthetic data is the whole one' in capsys.readouterr().err
 
 
-def test_own_sets_need_a_row_and_a_file(tmp_path, home, own_registry):
-    row = {'rule': 'triple', 'fields': {'query': 'a', 'positive': 'b', 'negative': 'c'}, 'files': ['own.tsv']}
-    own_registry(tuning={'own': {**row, 'columns': ['a', 'b', 'c'], 'instruction': 'Find it'}})
-    write_lines(tmp_path / 'own' / 'own.tsv', ['1\t2\t3', '1\t4\t5', '6\t7\t8'])
-    mined = load_labelled('own', path=str(tmp_path / 'own'))
-    assert [(r['query'], r['pos'], r['neg']) for r in mined] == [('1', ['2', '4'], ['3', '5']), ('6', ['7'], ['8'])]
-    assert load_labelled('own', path=str(tmp_path / 'own'), negatives=1).rows[0]['neg'] == ['3']
-    assert len(load_labelled('own', path=str(tmp_path / 'own'), limit=1)) == 1
-
-
 def test_the_hub_is_read_where_no_folder_is_at_hand(tmp_path, home, own_registry, monkeypatch):
     monkeypatch.delenv('MEDIR_DATA', raising=False)
     lines = [{'question': f'what is {i}', 'answer': f'it is {i}'} for i in range(30)]
@@ -530,29 +508,6 @@ def test_the_hub_is_read_where_no_folder_is_at_hand(tmp_path, home, own_registry
     assert len(load_labelled('tiny')) == 2
 
 
-# ---------------------------------------------------------------- what a language model writes
-
-
-@pytest.mark.parametrize(
-    'text, value, fault, wrapped',
-    [
-        ('{"query": "a"}', {'query': 'a'}, '', False),
-        ('```json\n{"query": "a"}\n```', {'query': 'a'}, '', True),
-        ('Sure! {"query": "a"} Hope it helps.', {'query': 'a'}, '', True),
-        ('{"query": "a {b} c"}', {'query': 'a {b} c'}, '', False),
-        ('{"query": {"a": 1}', None, 'broken JSON', False),  # the whole inside is no answer
-        ('{"query": "a",}', None, 'broken JSON', False),
-        ('{query} {"query": "a"}', None, 'broken JSON', False),
-        ('{"query": "a"}{"query": "b"}', None, 'several JSON values', False),
-        ('{"query": "a", "query": "b"}', None, 'a field twice', False),
-        ('', None, 'no JSON object', False),
-        ('{"a":' * 100_000, None, 'broken JSON', False),
-    ],
-)
-def test_json_is_unwrapped_and_never_guessed(text, value, fault, wrapped):
-    assert json_in(text, dict) == (value, fault, wrapped)
-
-
 def example(*texts):
     return json.dumps(dict(zip(WrittenExample.model_fields, texts, strict=True)))
 
@@ -560,7 +515,12 @@ def example(*texts):
 @pytest.mark.parametrize(
     'schema, text, faults, fault',
     [
-        (WrittenQuery, '{"query": "a"}', [], ''),
+        (WrittenQuery, '{"query": "a {b} c"}', [], ''),
+        (WrittenQuery, 'Sure! {"query": "a"} Hope it helps.', [], ''),
+        (WrittenQuery, '{"query": {"a": 1}', [], 'broken JSON'),  # the whole inside is no answer
+        (WrittenQuery, '{query} {"query": "a"}', [], 'broken JSON'),
+        (WrittenQuery, '{"a":' * 100_000, [], 'broken JSON'),
+        (WrittenQuery, '', [], 'no JSON object'),
         (WrittenQuery, '{"query": 3}', [], 'a field of another kind'),
         (WrittenQuery, '{"query": " "}', [], 'an empty field'),
         (WrittenQuery, '{"Query": "a"}', [], 'a field is missing'),
@@ -591,11 +551,7 @@ def writer(home, monkeypatch, fake):
 
 
 FINDINGS = [{'id': f'd{i}', 'doc': f'Finding number {i} is seen in disease {i * i}.'} for i in range(12)]
-
-
 number_of = lambda prompt: int(re.search(r'Finding number (\d+)', prompt)[1])
-
-
 asked_about = lambda prompt: json.dumps({'query': f'what is seen in case {number_of(prompt)}?'})
 
 
@@ -618,22 +574,6 @@ def test_queries_are_written_counted_and_replayed(writer, home):
     assert again.rows == written.rows and again.usage.asked == 0 and server.asked == 12 and '$0.00' in repr(again)
     covid = write_queries(FINDINGS[5:], 'smollm2', 'covid', source='covid')
     assert covid.rows[0]['id'] == 'covid/d5' and 'COVID-19 related articles' in covid.rows[0]['instruction']
-
-
-def test_queries_of_several_corpora_stand_under_an_instruction_each(writer, home, tmp_path):
-    writer(asked_about)
-    parts = {name: FINDINGS[i::2] for i, name in enumerate(('pubmed', 'meadow'))}
-    places = [str(write_lines(tmp_path / f'{name}.jsonl', part)) for name, part in parts.items()]
-    written = write_corpus_queries(dict(zip(places, ('question', 'covid'))), 'smollm2', n=4)
-    assert len(written) == 8 and written.usage.answers == 8 and len({row['id'] for row in written}) == 8
-    by_source = {row['source']: row['instruction'] for row in written}
-    assert [i.split(',')[0] for i in by_source.values()] == ['Given a question', 'Given a query on COVID-19']
-    # a hard negative comes from the passages of the same corpus
-    drawn = draw_negatives(written.rows, 'bm25')
-    of = {row['pos'][0]: row['source'] for row in written}
-    assert all(of[text] == row['source'] for row in drawn for text in row['neg'])
-    alone = write_corpus_queries({places[0]: 'question'}, 'smollm2', n=4)
-    assert {row['source'] for row in alone} == {'synthetic-queries'}
 
 
 def test_tasks_are_distinct_and_asking_ends_with_ideas(writer, home):
@@ -670,9 +610,6 @@ def test_examples_take_their_values_by_task_and_number(writer, home):
     some = write_examples(tasks[3:5], 'smollm2', n=1)
     assert some.rows == [r for r in written if r['id'].endswith(('t3-0', 't4-0'))]
     assert Pairs(written.write(home / 'x.jsonl'), 1).rows[0].neg == ['short']
-
-
-# ---------------------------------------------------------------- negatives and the round trip of written rows
 
 
 def training_rows():
@@ -757,15 +694,6 @@ def test_a_set_of_lines_is_searched_over_all_its_answers(tmp_path, home):
         drawn('corpus')
 
 
-def test_a_row_is_kept_where_its_passage_is_among_the_first(home):
-    kept = consistent_rows(training_rows()[:3], Axes(), k=1)
-    assert [r['id'] for r in kept] == ['s/1', 's/2'] and kept.stats == {'kept': 2, 'not among the first 1': 1}
-    assert kept.rows == training_rows()[:2]
-
-
-# ---------------------------------------------------------------- thinning
-
-
 def clumps(n, dim=48, seed=0, spread=0.5, centres=None):
     "Unit vectors around some centres, with a few that stand several times."
     rng = np.random.default_rng(seed)
@@ -779,7 +707,7 @@ def test_a_finished_filter_is_not_repeated_and_other_vectors_are_another_filter(
     vectors = clumps(300)
     before = diverse_vectors(vectors, seeds=10)
     with monkeypatch.context() as patch:
-        patch.setattr('medir_nb.trainer.curation.let_in', lambda *_: pytest.fail('it was finished'))
+        patch.setattr('medir_nb.trainer.curation.GrowingIndex.let_in', lambda *_: pytest.fail('it was finished'))
         assert list(diverse_vectors(vectors, seeds=10)) == list(before)
     changed = vectors.copy()
     changed[7] = vectors[8]
@@ -833,9 +761,6 @@ def test_rows_are_thinned_by_their_field(fake_minilm, home, tmp_path):
     source, output = write_lines(tmp_path / 'rows.jsonl', rows), tmp_path / 'thinned.jsonl'
     how = {'retriever': 'minilm', 'side': 'query', 'seeds': 0, 'order': 'given'}
     assert mine('diversify', str(source), output, **how).rows == kept.rows == read_rows(output)
-
-
-# ---------------------------------------------------------------- judged lists
 
 
 def topic_judge(asked):
@@ -896,29 +821,13 @@ def test_the_cut_of_a_scale_decides_exactly(scale, votes, positives, negatives):
     assert counts['pairs without a usable vote'] == 6 - positives - negatives
 
 
-def test_a_judge_that_grades_pairs_of_a_task_is_a_function_too(home):
-    class Grader:
-        def grade(self, task, pairs):
-            texts = [task.corpus.text(d) + task.queries.text(q) for q, d in pairs.itertuples(index=False)]
-            votes = {'xxx': ('', 'no answer'), 'xx': ('D', ''), '': ('A', '')}
-            return [next(vote for part, vote in votes.items() if part in text) for text in texts]
-
-    rows = curated(home, votes_of(Grader()), top=28, lists=Lists(negatives=2))
-    assert len(rows) == 4 and all(row['pos'][0].endswith('remedy x') for row in rows)
-    assert all(text.endswith('remedy xx') for row in rows for text in row['neg'])
-    assert rows.stats['pairs without a usable vote'] == 80
-
-
 def test_candidates_are_asked_once_in_order_and_the_query_itself_is_no_candidate(home):
     documents = [*FOUND, {'id': 'same', 'doc': ASKED[0]['text']}]
     asked = []
     found = retrieved_candidates(ASKED, documents, 'bm25', 10)
-    judged_lists(found, lambda some: asked.extend(some) or ['D'] * len(some))
+    judged_lists(found, lambda some: asked.extend(some) or ['D'] * len(some), 'grades', Counter())
     assert len(asked) == len(set(asked)) and ('q0', 'same') not in {c[::2] for c in asked}
     assert [c.query_id for c in asked] == sorted(c.query_id for c in asked)
-
-
-# ---------------------------------------------------------------- what a training reads
 
 
 @pytest.mark.medium
@@ -931,9 +840,6 @@ def test_instructions_that_a_model_cannot_take(tmp_path, own_registry):
     with pytest.raises(MedirError, match='leaves the prompt out of its pooling.*from line to line'):
         train_encoder(model='tiny-apart', output='apart', **settings)
     assert train_encoder(model='tiny-mute', output='mute', **settings).steps == 1  # it has no place for them
-
-
-# ---------------------------------------------------------------- real sets
 
 
 @pytest.mark.slow

@@ -68,8 +68,6 @@ def test_short_vectors_lose_less_than_those_of_an_untrained_tower(tmp_path, show
     assert lost['nested'][384] > lost['minilm'][384]
 
 
-# ---------------------------------------------------------------- RetroMAE
-
 ROWS = ('fine-tuning alone', 'masked language model', 'RetroMAE')
 ROW = TINY_ROW | {'max_query_tokens': 64, 'max_document_tokens': 64}
 VOCABULARY = 4000  # the head is most of the work

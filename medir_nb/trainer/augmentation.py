@@ -14,27 +14,22 @@ from ..data.query_perturbations import Perturbation, perturbations
 from .mined_rows import Mined, mined_rows, step, text_mark
 from .negative_mining import draw_of
 
-# %% ../../nbs/05_trainer/03_augmentation.ipynb #f02334e2
-def in_half(before: str, after: str, half: str) -> bool:
-    "Whether what makes one text of another belongs to a half (a, b; '': both)."
-    texts = before.casefold(), after.casefold()
-    start = len(commonprefix(texts))
-    rest = [text[start:][::-1] for text in texts]
-    end = len(commonprefix(rest))
-    both = '\0'.join(sorted(text[end:][::-1] for text in rest))
-    return not half or 'ab'[text_mark(both) % 2] == half
-
 # %% ../../nbs/05_trainer/03_augmentation.ipynb #ha1f0f0r
-_HALVES = ('', 'a', 'b')
-
-
 def half_of(rule: Perturbation, half: str) -> Perturbation:
-    "A rule with the changes of one half."
+    "A rule with the changes of one half (a, b; '': both)."
+
+    def is_in(before: str, after: str) -> bool:
+        texts = before.casefold(), after.casefold()
+        start = len(commonprefix(texts))
+        rest = [text[start:][::-1] for text in texts]
+        end = len(commonprefix(rest))
+        changed = '\0'.join(sorted(text[end:][::-1] for text in rest))
+        return not half or 'ab'[text_mark(changed) % 2] == half
 
     def kept(make):
-        return lambda text: (other for other in make(text) if in_half(text, other, half))
+        return lambda text: (other for other in make(text) if is_in(text, other))
 
-    check(half in _HALVES, f'half={half!r} does not fit', 'augment', "write a, b or '' for both")
+    check(half in ('', 'a', 'b'), f'half={half!r} does not fit', 'augment', "write a, b or '' for both")
     return replace(rule, lexicons=tuple((kept(make), unless) for make, unless in rule.lexicons))
 
 # %% ../../nbs/05_trainer/03_augmentation.ipynb #14a49c4b

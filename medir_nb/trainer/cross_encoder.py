@@ -27,21 +27,12 @@ from .loop import Recipe, hub_name, trained_row, check_enough, plain_arguments, 
 
 # %% ../../nbs/05_trainer/19_cross_encoder.ipynb #ec1251c4
 class CrossEncoderSettings(Settings):
-    """Training of a cross-encoder on lines of `{query, pos: […], neg: […]}`:
-    a positive against its negatives, read as pairs with the query."""
+    "Training of a cross-encoder on lines of `{query, pos: […], neg: […]}`, a positive against its negatives."
 
     task: Literal['cross-encoder'] = 'cross-encoder'
     learning_rate: AboveZero = 2e-5
     negatives: OneOrMore = 7  # a query
     max_tokens: Count = 0  # of a pair; 0: the row's
-
-# %% ../../nbs/05_trainer/19_cross_encoder.ipynb #a89e9447
-def _is_reranker(name: str) -> bool:
-    "Whether a training starts from a reranker; else it starts from an encoder."
-    if name in registry('rerankers') or name in registry('models'):
-        return name in registry('rerankers')
-    file = checkpoint_folder(name) / 'config.json'
-    return file.is_file() and 'ForSequenceClassification' in file.read_text(encoding='utf-8', errors='replace')
 
 # %% ../../nbs/05_trainer/19_cross_encoder.ipynb #2f1d1f18
 def _with_new_head(name: str) -> RerankerSpec:
@@ -58,8 +49,11 @@ def _with_new_head(name: str) -> RerankerSpec:
 # %% ../../nbs/05_trainer/19_cross_encoder.ipynb #d7056435
 def reranker_base(config: CrossEncoderSettings) -> RerankerSpec:
     "The reranker that a training starts from, in fp32 and at the length of the training."
-    name = config.model
-    spec = reranker_spec(name) if _is_reranker(name) else _with_new_head(name)
+    name, file = config.model, checkpoint_folder(config.model) / 'config.json'
+    is_reranker = name in registry('rerankers')
+    if not is_reranker and name not in registry('models') and file.is_file():
+        is_reranker = 'ForSequenceClassification' in file.read_text(encoding='utf-8', errors='replace')
+    spec = reranker_spec(name) if is_reranker else _with_new_head(name)
     where, fix = f'reranker {name}', 'choose a reranker with one checkpoint'
     check(not spec.adapter, 'its LoRA stands on a base model of its own', where, fix)
     check(not spec.answers, 'a language model has no head to train', where, 'choose a cross-encoder')
@@ -132,15 +126,6 @@ def _save(spec: RerankerSpec, trainer, folder: Path) -> dict:
         'base_revision': spec.revision,
     }
 
-
-def _base(spec: RerankerSpec) -> dict:
-    return {
-        'hub': hub_name(spec.hub),
-        'revision': spec.revision,
-        'templates': [spec.query_template, spec.document_template],
-        'head': spec.logits,
-    }
-
 # %% ../../nbs/05_trainer/19_cross_encoder.ipynb #faa8e7c0
 @stage(CrossEncoderSettings)
 def train_reranker(config: CrossEncoderSettings) -> Recipe:
@@ -149,10 +134,11 @@ def train_reranker(config: CrossEncoderSettings) -> Recipe:
     config = config.model_copy(update={'max_tokens': spec.max_tokens})
     pairs = Pairs(config.data, config.negatives, config.seed)
     check_enough(config, len(pairs))
+    templates = [spec.query_template, spec.document_template]
     return Recipe(
         config,
         kind='reranker',
-        base=_base(spec),
+        base={'hub': hub_name(spec.hub), 'revision': spec.revision, 'templates': templates, 'head': spec.logits},
         content=pairs.rows,
         build=partial(_build, config, spec, pairs),
         save=partial(_save, spec),

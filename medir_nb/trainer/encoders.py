@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 from ..core.commits import pinned
 from ..core.errors import check
-from ..core.places import checkpoint_folder, checkpoint_record
+from ..core.places import checkpoint_folder
 from ..encoder.encoder_rows import encoder_spec
 from ..encoder.loading import modules_of_role
 from ..encoder.model import Encoder
@@ -21,17 +21,16 @@ from ..encoder.model_folders import recorded_fields
 from ..encoder.model_row import EncoderSpec, ROLES
 from ..encoder.saving import carried_spec, carrying_model, has_two_towers, save_modules, why_not_carried
 from ..encoder.towers import is_cut
-from .loop import Recipe, base_of, hub_name, is_trained_from, trained_row
+from .loop import Recipe, base_of, hub_name, record_trained_from, trained_row
 from .loop import check_enough, seeded_arguments, stage
 from .pairs import DiskPairs, PairBatches, Pairs, training_lines
-from .safe_training import Lora, load_adapters, loss_parameters, merge_adapters, safe_trainer
+from .safe_training import Lora, load_adapters, loss_parameters, safe_trainer
 from .safe_training import save_adapters, with_adapter
 from .settings import AboveZero, Count, OneOrMore, Settings, processes_of
 
 # %% ../../nbs/05_trainer/15_encoders.ipynb #43e121f8
 class EncoderSettings(Settings):
-    """Training of an encoder on lines of `{query, pos: […], neg: […], rewrite_query}`;
-    `rewrite_query` and `neg` may be missing."""
+    "Training of an encoder on lines of `{query, pos: […]}`, which may have `neg: […]` and `rewrite_query`."
 
     library: ClassVar[str] = 'SentenceTransformer'  # the class of sentence-transformers that is trained
 
@@ -95,17 +94,6 @@ def base_key(spec: EncoderSpec) -> dict:
     # what few rows have is in the key only there
     return base | {name: getattr(spec, name) for name in _RARE if getattr(spec, name)}
 
-# %% ../../nbs/05_trainer/15_encoders.ipynb #483aadc9
-def _adapted(model, config: EncoderSettings, base: EncoderSpec) -> dict:
-    "Role → the adapter of its tower; one tower serves both roles."
-    adapters = {}
-    for role in ROLES if has_two_towers(base) else ROLES[:1]:
-        tower = modules_of_role(model, role)[0]
-        adapters[role] = with_adapter(tower.model, config.lora, f'model {base.name}')
-    if config.adapter:
-        load_adapters(adapters, checkpoint_folder(config.adapter) / 'adapter')
-    return adapters
-
 # %% ../../nbs/05_trainer/15_encoders.ipynb #51231a6b
 def _carried(config: EncoderSettings, base: EncoderSpec):
     return carrying_model(Encoder(base), config.instruction)
@@ -122,7 +110,12 @@ def trained_model(config: EncoderSettings, base: EncoderSpec, device, make_model
         for module in filter(is_cut, behind):
             # a layer of a saved folder comes back with weights to train, and this one only keeps the first numbers
             module.requires_grad_(False)
-    adapters = _adapted(model, config, base) if config.lora else {}
+    adapted, adapters = ROLES if has_two_towers(base) else ROLES[:1], {}  # one tower serves both roles
+    for role in adapted if config.lora else ():
+        tower = modules_of_role(model, role)[0]
+        adapters[role] = with_adapter(tower.model, config.lora, f'model {base.name}')
+    if config.adapter:
+        load_adapters(adapters, checkpoint_folder(config.adapter) / 'adapter')
     if config.gradient_checkpointing:
         model.gradient_checkpointing_enable({'use_reentrant': False})
     return model, adapters
@@ -162,7 +155,6 @@ def _save(config: EncoderSettings, base: EncoderSpec, asked: bool, trainer, fold
     "A sentence-transformers folder; the fields that the record of an encoder has of its own."
     if config.lora:
         save_adapters(trainer.adapters, folder / 'adapter')
-        merge_adapters(trainer.adapters)
     save_modules(trainer.model, folder)
     if config.library != 'SentenceTransformer':
         base = replace(base, dim=trainer.model.get_embedding_dimension())
@@ -188,10 +180,7 @@ def _continued(config: EncoderSettings, base: EncoderSpec) -> dict:
     "The adapter that is trained on, for the key: of the same base, and of the shape of this training's."
     if not config.adapter:
         return {}
-    record, where = checkpoint_record(config.adapter), f'checkpoint {config.adapter}'
-    check(record, 'there is no such checkpoint', where, 'train it first')
-    what = f'its adapter was trained on {record.get("base")}, not on {config.model}'
-    check(is_trained_from(record, base), what, where, 'name its own backbone, or another checkpoint')
+    record, where = record_trained_from(config.adapter, base), f'checkpoint {config.adapter}'
     shape = (record.get('config') or {}).get('lora')
     has_lora = config.lora is not None and shape == config.lora.model_dump()
     check(has_lora, f'its adapter has the shape {shape}', where, 'set lora to that')
@@ -228,8 +217,7 @@ def encoder_recipe(
 
 # %% ../../nbs/05_trainer/15_encoders.ipynb #4d8d9486
 class ContrastiveSettings(EncoderSettings):
-    """Training of an encoder on lines of `{query, pos: […], neg: […], rewrite_query}`;
-    `rewrite_query` and `neg` may be missing."""
+    "Training of an encoder on lines of `{query, pos: […]}`, which may have `neg: […]` and `rewrite_query`."
 
     task: Literal['contrastive'] = 'contrastive'
     temperature: AboveZero = 0.02

@@ -24,7 +24,7 @@ from ..core.places import home
 from ..core.settings import write_block_rows, parse_options
 from ..core.console import note, progress, run_command
 from ..core.hardware import end_with
-from .settings import check_devices, devices_here, is_in_world, processes_of, Settings, STAGES, is_first
+from .settings import devices_here, gpus_here, is_in_world, processes_of, Settings, STAGES, is_first
 from .settings import PIPELINES, raw_settings, training_config, world_size
 from .progress import read_metrics, Trained
 
@@ -47,7 +47,9 @@ def processes_to_start(config: Settings) -> int:
     if ENGINE in os.environ:
         check(processes > 1, 'one process needs no cluster', '--engine', 'say how many train: processes: 4')
     else:
-        check_devices(processes)
+        gpus = gpus_here() if processes > 1 else 1
+        what, fix = f'{processes} processes want a GPU each, and {gpus} can be seen', f'ask for {gpus}, or for none'
+        check(processes <= gpus or not gpus, what, 'processes', fix)
     alone = _why_alone(config) if processes > 1 else ''
     check(not (alone and config.processes), alone, 'processes', 'leave the key out: one device trains it')
     return 1 if alone else processes
@@ -68,17 +70,6 @@ def log_folder(work: Path) -> Path:
 
 _LOOPBACK = {'GLOO_SOCKET_IFNAME': 'lo', 'NCCL_SOCKET_IFNAME': 'lo'} if sys.platform == 'linux' else {}
 LAUNCHER = 'MEDIR_LAUNCHER'  # the process that started this one to train
-
-
-def write_orders(asked: Settings, processes: int, folder: Path) -> dict[str, str]:
-    "Write what the processes read; their environment."
-    import yaml
-
-    folder.mkdir(parents=True)
-    settings = {**asked.model_dump(), 'processes': processes}
-    (folder / 'settings.yaml').write_text(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
-    registry = {'MEDIR_REGISTRY': str(folder / 'registry')} if write_block_rows(folder / 'registry') else {}
-    return {**_LOOPBACK, **os.environ, **registry, 'MEDIR_HOME': str(home()), 'MEDIR_PROGRESS': '0'}
 
 # %% ../../nbs/05_trainer/13_launch.ipynb #e43c4234
 def start(parent: int, arguments: list[str]):
@@ -127,24 +118,26 @@ def start_on_ray(parent: int, arguments: list[str]):
         run_config=RunConfig(storage_path=f'{folder}/ray', failure_config=FailureConfig(max_failures=3)),
     ).fit()
 
-# %% ../../nbs/05_trainer/13_launch.ipynb #48c48cef
+# %% ../../nbs/05_trainer/13_launch.ipynb #4370ce90
 _START = 'import sys; from medir_nb.trainer import launch; launch.{}(int(sys.argv[1]), sys.argv[2:])'
 
 
-def _start_command(processes: int, folder: Path) -> list[str]:
-    "What starts so many processes: torchrun's machinery on this machine, or Ray."
-    if ENGINE in os.environ:
-        return [_START.format('start_on_ray'), str(os.getpid()), str(processes), str(folder)]
-    one_machine = ['--standalone', '--local-addr', '127.0.0.1', '--nproc-per-node', str(processes)]
-    kept = ['--log-dir', str(folder / 'said'), '--redirects', '3']
-    orders = ['-m', 'medir_nb.trainer', str(folder / 'settings.yaml')]
-    return [_START.format('start'), str(os.getpid()), *one_machine, *kept, *orders]
-
-# %% ../../nbs/05_trainer/13_launch.ipynb #4370ce90
 @contextlib.contextmanager
 def _launcher(processes: int, folder: Path, environment: dict):
-    "The process that starts the others; they are gone when the block ends."
-    command = [sys.executable, '-c', *_start_command(processes, folder)]
+    "The process that starts the others, by torchrun's machinery or Ray; they are gone when the block ends."
+    orders = [
+        '--log-dir',
+        str(folder / 'said'),
+        '--redirects',
+        '3',
+        '-m',
+        'medir_nb.trainer',
+        f'{folder}/settings.yaml',
+    ]
+    starter, how = 'start', ['--standalone', '--local-addr', '127.0.0.1', '--nproc-per-node', str(processes), *orders]
+    if ENGINE in os.environ:
+        starter, how = 'start_on_ray', [str(processes), str(folder)]
+    command = [sys.executable, '-c', _START.format(starter), str(os.getpid()), *how]
     with open(folder / 'launcher.txt', 'wb') as said:
         how = {'stdout': said, 'stderr': said, 'env': environment, 'start_new_session': True}
         launcher = subprocess.Popen(command, stdin=subprocess.DEVNULL, **how)
@@ -187,22 +180,17 @@ class Followed:
         with contextlib.suppress(FileNotFoundError):  # before the first step, and once the checkpoint stands
             if metrics.stat().st_size != self.size:
                 self.size = metrics.stat().st_size
-                self.show(read_metrics(metrics))
-
-    def show(self, lines: list[dict]):
-        "Move the bar to the last step, and hand the metrics to the watch."
-        if not lines:
-            return
-        self.bar.total = read_json(self.work / 'steps.json', {}).get('steps', self.bar.total)
-        self.bar.update(lines[-1]['step'] - self.bar.n)
-        if self.watch:
-            self.watch(lines)
+                if lines := read_metrics(metrics):
+                    self.bar.total = read_json(self.work / 'steps.json', {}).get('steps', self.bar.total)
+                    self.bar.update(lines[-1]['step'] - self.bar.n)
+                    if self.watch:
+                        self.watch(lines)
 
     def close(self):
         self.bar.close()
 
 # %% ../../nbs/05_trainer/13_launch.ipynb #517d45de
-def _failure(folder: Path, processes: int) -> MedirError:
+def failure_of(folder: Path, processes: int) -> MedirError:
     "The error of processes that did not come to an end, as one line."
     errors = []
     for rank in range(processes):
@@ -218,10 +206,16 @@ def _failure(folder: Path, processes: int) -> MedirError:
 # %% ../../nbs/05_trainer/13_launch.ipynb #d7d5fabb
 def train_in_processes(asked: Settings, processes: int, work: Path, watch=None):
     "Train in as many processes, and come back when they have left a checkpoint."
+    import yaml
+
     folder, name = log_folder(work), work.name.partition('@')[0]
     shutil.rmtree(folder, ignore_errors=True)
     with boundary('the processes cannot be told what to train', folder, 'make room, or choose another home folder'):
-        environment = write_orders(asked, processes, folder)
+        folder.mkdir(parents=True)
+        settings = {**asked.model_dump(), 'processes': processes}
+        (folder / 'settings.yaml').write_text(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
+        registry = {'MEDIR_REGISTRY': str(folder / 'registry')} if write_block_rows(folder / 'registry') else {}
+    environment = {**_LOOPBACK, **os.environ, **registry, 'MEDIR_HOME': str(home()), 'MEDIR_PROGRESS': '0'}
     followed = Followed(work, name, watch)
     with contextlib.closing(followed), _launcher(processes, folder, environment) as launcher:
         while launcher.poll() is None:
@@ -229,7 +223,7 @@ def train_in_processes(asked: Settings, processes: int, work: Path, watch=None):
             time.sleep(0.2)
         followed.look()
     if launcher.returncode:
-        raise _failure(folder, processes)
+        raise failure_of(folder, processes)
     shutil.rmtree(folder, ignore_errors=True)
 
 # %% ../../nbs/05_trainer/13_launch.ipynb #cd098abe
@@ -260,12 +254,6 @@ def check_trainable(
     checks[task](model)
 
 # %% ../../nbs/05_trainer/13_launch.ipynb #21e6d3cf
-def _type_name(annotation) -> str:
-    if hasattr(annotation, '__args__'):
-        return str(annotation).replace('typing.', '')
-    return getattr(annotation, '__name__', '')
-
-
 def _key_lines(settings: type, indent: str):
     "A line a key, and one a key of a mapping below it."
     for name, field in settings.model_fields.items():
@@ -273,8 +261,9 @@ def _key_lines(settings: type, indent: str):
             yield f'{indent}{name}: a mapping of'
             yield from _key_lines(type(field.default), indent + '  ')
         else:
-            default = ', needed' if field.is_required() else f' = {field.default!r}'
-            yield f'{indent}{name}: {_type_name(field.annotation)}{default}'
+            kind, default = field.annotation, ', needed' if field.is_required() else f' = {field.default!r}'
+            said = str(kind).replace('typing.', '') if hasattr(kind, '__args__') else getattr(kind, '__name__', '')
+            yield f'{indent}{name}: {said}{default}'
 
 
 def keys_help() -> str:

@@ -60,10 +60,14 @@ def base_of(spec) -> dict:
     return made_from
 
 
-def is_trained_from(record: dict, spec) -> bool:
-    "Whether the record of a checkpoint names the weights of `spec`, those of both towers."
-    made_from = base_of(spec)
-    return all(record.get(name) == made_from.get(name) for name in ('base_hub', 'base_revision', 'base_document'))
+def record_trained_from(checkpoint: str, spec) -> dict:
+    "The record of a checkpoint that was trained from the weights of `spec`, those of both towers."
+    record, where, made_from = checkpoint_record(checkpoint), f'checkpoint {checkpoint}', base_of(spec)
+    check(record, 'there is no such checkpoint', where, 'train it first')
+    same = all(record.get(name) == made_from.get(name) for name in ('base_hub', 'base_revision', 'base_document'))
+    what = f'it was trained on {record.get("base")}, not on {spec.name}'
+    check(same, what, where, 'choose another checkpoint, or name its own backbone')
+    return record
 
 # %% ../../nbs/05_trainer/14_loop.ipynb #c9ba09db
 def _deciding_processes(config: Settings) -> int:
@@ -83,26 +87,20 @@ def training_marks(recipe: Recipe) -> dict:
     return {**hashes, 'processes': _deciding_processes(recipe.config)}
 
 # %% ../../nbs/05_trainer/14_loop.ipynb #69b09be9
-def _check_name(name: str):
-    "Refuse an output that could not be told from a registry row, or not be written in an expression."
-    known = re.fullmatch(r'\w[\w.-]*', name)
-    check(known, f'{name!r} is no name for a checkpoint', 'output', 'use letters, digits, - and .')
-    for kind in ('models', 'llms', 'rerankers'):
-        # a row may stand for weights that this very training makes
-        row = registry(kind).get(name, {'checkpoint': name})
-        check(row.get('checkpoint') == name, f'{name!r} is a row of {kind}.yaml', 'output', 'choose another name')
-
-
 def checkpoint_place(config: Settings) -> Path:
-    "The folder of the checkpoint, if it may be written there."
-    folder = checkpoint_folder(config.output)
+    "The folder of the checkpoint, if it may be written there and its name is no registry row's."
+    folder, name = checkpoint_folder(config.output), config.output
     readable = '\0' not in config.output + config.model + config.data
     check(readable, 'a path holds a NUL character', 'training configuration', 'take it out')
     is_base = checkpoint_folder(config.model) == folder
     check(not is_base, 'a checkpoint cannot be its own base', 'output', 'choose another output')
-    is_path = os.sep in config.output or config.output[:1] in ('.', '~')
-    if not is_path:
-        _check_name(config.output)
+    if os.sep not in name and name[:1] not in ('.', '~'):
+        known = re.fullmatch(r'\w[\w.-]*', name)
+        check(known, f'{name!r} is no name for a checkpoint', 'output', 'use letters, digits, - and .')
+        for kind in ('models', 'llms', 'rerankers'):
+            # a row may stand for weights that this very training makes
+            row = registry(kind).get(name, {'checkpoint': name})
+            check(row.get('checkpoint') == name, f'{name!r} is a row of {kind}.yaml', 'output', 'choose another name')
     if folder.is_dir() and any(folder.iterdir()) and not checkpoint_record(folder):
         raise MedirError('this folder holds something that no training wrote', folder, 'choose another output')
     return folder
@@ -126,8 +124,11 @@ def held(folder: Path):
 _MARKED = {'base': 'another base', 'data': 'other data', 'processes': 'another number of processes'}
 
 
-def differences_from(record: dict, config: Settings, marks: dict) -> str:
-    "What tells the training of a checkpoint's `record` from this one, in words."
+def check_replaceable(folder: Path, config: Settings, marks: dict):
+    "Refuse to replace the checkpoint of another training, or with `overwrite` say what it was."
+    record = checkpoint_record(folder)
+    if not record:
+        return
     before, marks_before = record.get('config') or {}, record.get('marks') or marks
     differences = [
         f'{name} {before[name]!r} and not {value!r}'
@@ -135,18 +136,10 @@ def differences_from(record: dict, config: Settings, marks: dict) -> str:
         if name in before and before[name] != value
     ]
     differences += [text for name, text in _MARKED.items() if marks_before.get(name) != marks[name]]
-    return ', '.join(differences[:4]) or 'another base or other data'
-
-# %% ../../nbs/05_trainer/14_loop.ipynb #ebd04ab2
-def check_replaceable(folder: Path, config: Settings, marks: dict):
-    "Refuse to replace the checkpoint of another training, or with `overwrite` say what it was."
-    record = checkpoint_record(folder)
-    if not record:
-        return
-    differences = differences_from(record, config, marks)
-    what = f'the checkpoint here was trained otherwise ({differences})'
+    differing = ', '.join(differences[:4]) or 'another base or other data'
+    what = f'the checkpoint here was trained otherwise ({differing})'
     check(config.overwrite, what, folder, 'choose another output, or set overwrite: true to replace it')
-    note(f'{folder.name}: the checkpoint of another training ({differences}) is replaced once this one is done')
+    note(f'{folder.name}: the checkpoint of another training ({differing}) is replaced once this one is done')
 
 # %% ../../nbs/05_trainer/14_loop.ipynb #62843a0d
 def trained_row(spec, fields) -> dict:
@@ -154,11 +147,17 @@ def trained_row(spec, fields) -> dict:
     return {**{name: getattr(spec, name) for name in fields}, 'label': f'{spec.label or spec.name}, trained'}
 
 # %% ../../nbs/05_trainer/14_loop.ipynb #2ce9e52f
-def _optimisation(config: Settings) -> dict:
-    same = ('learning_rate', 'max_steps', 'weight_decay', 'max_grad_norm', 'seed')
-    own_rows = config.batch_size // world_size()
-    return {
-        **{name: getattr(config, name) for name in same},
+_SAME = ('learning_rate', 'max_steps', 'weight_decay', 'max_grad_norm', 'seed', 'logging_steps')
+
+
+def training_arguments(config: Settings, work: Path) -> dict:
+    "What transformers' `TrainingArguments` are given; steps are saved in `work`."
+    import torch
+
+    cuda, own_rows = torch.cuda.is_available(), config.batch_size // world_size()
+    check(cuda or config.precision != 'fp16', 'fp16 needs a GPU', 'precision', 'use bf16 or fp32')
+    optimisation = {
+        **{name: getattr(config, name) for name in _SAME},
         'per_device_train_batch_size': own_rows,
         'per_device_eval_batch_size': own_rows,
         'gradient_accumulation_steps': config.accumulation,
@@ -170,28 +169,17 @@ def _optimisation(config: Settings) -> dict:
         'data_seed': config.seed,
         'dataloader_drop_last': True,
     }
-
-# %% ../../nbs/05_trainer/14_loop.ipynb #c0ca3d9b
-def _bookkeeping(config: Settings, work: Path) -> dict:
-    return {
+    return optimisation | {
         'output_dir': str(work),
-        'logging_steps': config.logging_steps,
         'save_strategy': 'steps' if config.save_steps else 'no',
         'save_steps': config.save_steps or 1,
         'report_to': 'none',
         'disable_tqdm': True,
         'remove_unused_columns': False,
         'logging_nan_inf_filter': False,
+        'dataloader_pin_memory': cuda,
+        'use_cpu': not cuda,
     }
-
-
-def training_arguments(config: Settings, work: Path) -> dict:
-    "What transformers' `TrainingArguments` are given; steps are saved in `work`."
-    import torch
-
-    cuda = torch.cuda.is_available()
-    check(cuda or config.precision != 'fp16', 'fp16 needs a GPU', 'precision', 'use bf16 or fp32')
-    return {**_optimisation(config), **_bookkeeping(config, work), 'dataloader_pin_memory': cuda, 'use_cpu': not cuda}
 
 # %% ../../nbs/05_trainer/14_loop.ipynb #5eec4528
 def seeded_arguments(config: Settings, arguments: dict, kind: type):
@@ -248,16 +236,6 @@ def prepare(recipe: Recipe, watch=None) -> Job:
     log = MetricsLog(work / 'metrics.jsonl', writes, watch)
     return Job(recipe, folder, work, key, training_marks(recipe), log, writes)
 
-# %% ../../nbs/05_trainer/14_loop.ipynb #81b8bfc4
-def make_workplace(job: Job):
-    "A folder to work in, if this training may take the checkpoint's name."
-    config = job.recipe.config
-    check_replaceable(job.folder, config, job.marks)
-    if not config.resume:
-        shutil.rmtree(job.work, ignore_errors=True)
-    shutil.rmtree(job.work / 'aside', ignore_errors=True)
-    job.work.mkdir(parents=True, exist_ok=True)
-
 # %% ../../nbs/05_trainer/14_loop.ipynb #6edb917f
 def build_trainer(job: Job):
     "The library's trainer, with the job's log and name."
@@ -288,14 +266,18 @@ def resume(job: Job) -> SavedStep | None:
         max_steps = json.loads((folder / 'trainer_state.json').read_text())['max_steps']
     return SavedStep(step, folder, step >= max_steps)
 
-# %% ../../nbs/05_trainer/14_loop.ipynb #5b61692d
-@contextlib.contextmanager
-def with_remedies(job: Job, trainer):
-    "Say what helps against a full disk or a GPU that is too small."
+# %% ../../nbs/05_trainer/14_loop.ipynb #bf5b3d9c
+def fit(job: Job, trainer, saved: SavedStep | None) -> int:
+    "Train from the saved step, or from the start; the number of steps."
     import torch
 
+    recorder = metrics_callback(job.log, job.folder.name, trainer.data_collator)
+    trainer.add_callback(recorder)
     try:
-        yield
+        if saved and saved.is_last:
+            trainer._load_from_checkpoint(str(saved.folder))
+        else:
+            trainer.train(resume_from_checkpoint=str(saved.folder) if saved else None)
     except OSError as error:
         what = f'the training could not write ({error.strerror or error})'
         fix = f'make room and run the same line again; {last_checkpoint_notice(job.work)}'
@@ -303,33 +285,11 @@ def with_remedies(job: Job, trainer):
     except torch.OutOfMemoryError:
         fix = 'lower batch_size and raise accumulation, set gradient_cache or gradient_checkpointing, or train in bf16'
         raise MedirError('a batch does not fit into the GPU memory', trainer.where, fix) from None
-
-# %% ../../nbs/05_trainer/14_loop.ipynb #bf5b3d9c
-def fit(job: Job, trainer, saved: SavedStep | None) -> int:
-    "Train from the saved step, or from the start; the number of steps."
-    recorder = metrics_callback(job.log, job.folder.name, trainer.data_collator)
-    trainer.add_callback(recorder)
-    try:
-        with with_remedies(job, trainer):
-            if saved and saved.is_last:
-                trainer._load_from_checkpoint(str(saved.folder))
-            else:
-                trainer.train(resume_from_checkpoint=str(saved.folder) if saved else None)
     finally:
         recorder.close()
     steps = saved.step if saved and saved.is_last else trainer.state.global_step
     check_weights(trainer.model, steps, trainer.where, job.work)
     return steps
-
-# %% ../../nbs/05_trainer/14_loop.ipynb #315a322b
-def log_held_out(job: Job, trainer, steps: int):
-    "Write the loss on the rows that were held out, if there are any."
-    if trainer.eval_dataset is None:
-        return
-    trainer.args.dataloader_drop_last = False
-    loss = trainer.evaluate()['eval_loss']  # in every process
-    if job.writes:
-        job.log.write({'step': steps, 'held_out_loss': loss})
 
 # %% ../../nbs/05_trainer/14_loop.ipynb #5416ab4b
 def training_record(job: Job, steps: int, own: dict) -> dict:
@@ -375,7 +335,11 @@ def write_checkpoint(job: Job, trainer, steps: int):
 # %% ../../nbs/05_trainer/14_loop.ipynb #ee8cf772
 def finish(job: Job, trainer, steps: int):
     "Write the checkpoint, let go of the saved steps, and give the GPU to whatever comes next."
-    log_held_out(job, trainer, steps)
+    if trainer.eval_dataset is not None:
+        trainer.args.dataloader_drop_last = False
+        loss = trainer.evaluate()['eval_loss']  # in every process
+        if job.writes:
+            job.log.write({'step': steps, 'held_out_loss': loss})
     if job.writes:
         write_checkpoint(job, trainer, steps)
     trainer.accelerator.wait_for_everyone()
@@ -390,15 +354,6 @@ def train_here(job: Job):
     saved = resume(job)
     steps = fit(job, trainer, saved)
     finish(job, trainer, steps)
-
-
-def train_elsewhere(job: Job, processes: int, watch=None):
-    "Train in processes of their own; the GPUs are theirs until then."
-    loaded_llm.cache_clear()
-    release_models()
-    train_in_processes(job.recipe.asked or job.recipe.config, processes, job.work, watch)
-    if watch:
-        watch(read_metrics(job.folder / 'metrics.jsonl'), now=True)
 
 # %% ../../nbs/05_trainer/14_loop.ipynb #17f78baf
 def run_training(
@@ -418,12 +373,18 @@ def run_training(
         if checkpoint_record(job.folder).get('revision') == job.key:
             return read_trained(job.folder, reused=True)
         if job.writes:
-            make_workplace(job)
+            check_replaceable(job.folder, config, job.marks)
+            shutil.rmtree(job.work / 'aside' if config.resume else job.work, ignore_errors=True)
+            job.work.mkdir(parents=True, exist_ok=True)
         tell_idle(config, processes)
-        if processes > 1:
-            train_elsewhere(job, processes, watch)
-        else:
+        if processes == 1:
             train_here(job)
+        else:
+            loaded_llm.cache_clear()
+            release_models()  # the GPUs are theirs
+            train_in_processes(recipe.asked or config, processes, job.work, watch)
+            if watch:
+                watch(read_metrics(job.folder / 'metrics.jsonl'), now=True)
     loaded_llm.cache_clear()
     release_models()
     return read_trained(job.folder)

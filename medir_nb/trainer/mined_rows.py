@@ -23,7 +23,6 @@ from ..core.settings import registry
 from ..core.console import note
 from ..core.commits import commit_of, git_folder
 from ..data.readers import first_value, json_lines, plain_id, plain_text
-from ..data.task import Task
 from ..data.hub import hub_rows
 from ..data.pretraining import raw_documents
 from ..data.registered import expand_tasks, load_task, task_folder
@@ -139,17 +138,6 @@ _KINDS = {
     'id': ((str, int, float), 'text or a number'),
 }
 
-
-def _check_fields(row: dict, needed: tuple, where: str):
-    "Refuse a row that lacks a field, or holds a value of another kind."
-    for name in needed:
-        is_there = any(k in row for k in name.split('|'))
-        check(is_there, f'field {name!r} is missing', where, f'a row needs {", ".join(needed)}')
-    for name in row.keys() & _KINDS:
-        value, (kind, in_words) = row[name], _KINDS[name]
-        fits = isinstance(value, kind) and (kind is not list or all(isinstance(v, str) for v in value))
-        check(fits, f'field {name!r} is {str(value)[:60]!r}', where, f'write {in_words}')
-
 # %% ../../nbs/05_trainer/00_mined_rows.ipynb #f499fe6f
 def read_rows(
     path: str | Path,
@@ -159,21 +147,20 @@ def read_rows(
     check(Path(path).is_file(), 'no such file', path, 'run the step before it')
     rows = []
     for row, where in json_lines(Path(path)):
-        _check_fields(row, needed, where)
+        for name in needed:
+            is_there = any(k in row for k in name.split('|'))
+            check(is_there, f'field {name!r} is missing', where, f'a row needs {", ".join(needed)}')
+        for name in row.keys() & _KINDS:
+            value, (kind, in_words) = row[name], _KINDS[name]
+            fits = isinstance(value, kind) and (kind is not list or all(isinstance(v, str) for v in value))
+            check(fits, f'field {name!r} is {str(value)[:60]!r}', where, f'write {in_words}')
         rows.append(row)
     check(rows, 'the file is empty', path, 'run the step before it')
     return rows
 
 # %% ../../nbs/05_trainer/00_mined_rows.ipynb #fb2d246c
-def _rows_at_hub(source: str, row: dict):
-    "Documents of a data set at the Hub."
-
-    def flat(value):
-        return value if isinstance(value, str) else ' '.join(map(flat, value or []))
-
-    commit = commit_of(row['hub'], row['revision'], 'dataset', f'corpus {source}')
-    for i, (r, _) in enumerate(hub_rows(row['hub'], *row['configs'], commit)):
-        yield {'id': str(i), 'doc': flat(r[row['field']])}
+def _flat(value) -> str:
+    return value if isinstance(value, str) else ' '.join(map(_flat, value or []))
 
 
 def _rows_in_file(path: Path):
@@ -195,36 +182,28 @@ def _rows_of_task(source: str):
     for doc_id, text in zip(corpus.ids, corpus.texts(), strict=True):
         yield {'id': str(doc_id), 'doc': text}
 
-
-def _rows_of_pretraining(source: str):
-    "The documents of a corpus of `pretraining.yaml`."
-    is_titled = registry('pretraining')[source.partition(':')[0]].get('pairs') == 'title'
-    for number, document in enumerate(raw_documents(source)):
-        title = document.title if is_titled and document.text else ''
-        yield {'id': document.id or str(number), 'doc': f'{title} {document.text}'.strip()}
-
 # %% ../../nbs/05_trainer/00_mined_rows.ipynb #e32642d6
 def _document_rows(source: str):
     "`{id, doc}` of a corpus of the registry, of a file or folder, or of a task."
-    row, path = registry('corpora').get(source), Path(source)
+    row, path, raw = (
+        registry('corpora').get(source),
+        Path(source),
+        registry('pretraining').get(source.partition(':')[0]),
+    )
     if row:
         path = task_folder(source, row) or (git_folder(row['git'], f'corpus {source}') if row.get('git') else None)
-        if not path:
-            return _rows_at_hub(source, row)
-    elif source.partition(':')[0] in registry('pretraining'):
-        return _rows_of_pretraining(source)
-    if path.is_dir():
-        path = path / 'corpus.jsonl'
-    is_file = row or path.suffix in {'.jsonl', '.gz'}
-    return _rows_in_file(path) if is_file else _rows_of_task(source)
-
-# %% ../../nbs/05_trainer/00_mined_rows.ipynb #97898ce8
-def _relevant_texts(task: Task) -> set[str]:
-    "The documents that answer a query of a task, or the sentences that it compares; white space and capitals aside."
-    if task.kind == 'pairs':
-        return {compared_text(text) for text in (*task.pairs.sentence1, *task.pairs.sentence2)}
-    relevant = task.qrels[task.qrels.relevance > 0].doc_id.unique()
-    return {compared_text(task.corpus.text(doc_id)) for doc_id in relevant}
+    if not path:
+        commit = commit_of(row['hub'], row['revision'], 'dataset', f'corpus {source}')
+        for i, (r, _) in enumerate(hub_rows(row['hub'], *row['configs'], commit)):
+            yield {'id': str(i), 'doc': _flat(r[row['field']])}
+    elif raw and not row:
+        for number, document in enumerate(raw_documents(source)):
+            title = document.title if raw.get('pairs') == 'title' and document.text else ''
+            yield {'id': document.id or str(number), 'doc': f'{title} {document.text}'.strip()}
+    else:
+        path = path / 'corpus.jsonl' if path.is_dir() else path
+        is_file = row or path.suffix in {'.jsonl', '.gz'}
+        yield from _rows_in_file(path) if is_file else _rows_of_task(source)
 
 # %% ../../nbs/05_trainer/00_mined_rows.ipynb #9e518389
 def text_mark(text: str) -> int:
@@ -257,10 +236,14 @@ def load_documents(
     seed: int = 42,  # of the sample
     without: list = (),  # tasks whose relevant documents are left out
 ) -> Mined:
-    """`{id, doc}` rows of a corpus of the registries, a JSON-lines file or folder, or `TASK[:SPLIT]`; a seeded sample
-    of `limit`. Documents relevant to a query of the tasks `without` are left out."""
-    published, met = registry('corpora').get(source, {}), Counter()
-    answers = set().union(*(_relevant_texts(load_task(name)) for name in expand_tasks(without)[0]))
+    "`{id, doc}` rows, or a seeded sample of `limit`; what answers a query of the tasks `without` is left out."
+    published, met, answers = registry('corpora').get(source, {}), Counter(), set()
+    for task in map(load_task, expand_tasks(without)[0]):
+        if task.kind == 'pairs':
+            texts = [*task.pairs.sentence1, *task.pairs.sentence2]
+        else:
+            texts = map(task.corpus.text, task.qrels[task.qrels.relevance > 0].doc_id.unique())
+        answers |= set(map(compared_text, texts))
     limit, usable, chosen = limit or published.get('documents', 0), 0, None
     if limit:
         usable = sum(1 for _ in _usable_rows(source, answers, Counter()))
@@ -286,16 +269,6 @@ def steps_help() -> str:
         lines += [f'{name} (reads {reads})', f'    {does}', f'    {"  ".join(shown) or "no parameters"}', '']
     return '\n'.join(lines)
 
-# %% ../../nbs/05_trainer/00_mined_rows.ipynb #d91dec45
-def _check_parameters(step: str, parameters: dict):
-    "Refuse a parameter that a step does not have, and the lack of one that it needs."
-    known = STEPS[step].parameters
-    for name in parameters:
-        check(name in known, f'{step} has no parameter {name!r}', 'mine', nearest(name, known))
-    for name, default in known.items():
-        is_given = name in parameters or default is not inspect.Parameter.empty
-        check(is_given, f'{step} needs {name!r}', 'mine', f'write -p {name}=…')
-
 # %% ../../nbs/05_trainer/00_mined_rows.ipynb #77b405fe
 _UNFIT = (TypeError, ValueError, KeyError, AttributeError, IndexError, OverflowError)
 
@@ -310,7 +283,12 @@ def mine(
 ) -> Mined:
     "Run `step` on the rows of the file `source`, or on the corpus or task of that name, and write `output`."
     check(step in STEPS, f'unknown step {step!r}', 'mine', nearest(step, STEPS))
-    _check_parameters(step, parameters)
+    known = STEPS[step].parameters
+    for name in parameters:
+        check(name in known, f'{step} has no parameter {name!r}', 'mine', nearest(name, known))
+    for name, default in known.items():
+        is_given = name in parameters or default is not inspect.Parameter.empty
+        check(is_given, f'{step} needs {name!r}', 'mine', f'write -p {name}=…')
     read = source if STEPS[step].source else read_rows(source, *STEPS[step].needs)
     with boundary(f'{step} cannot work with this', source, 'check the parameters and the rows', _UNFIT):
         mined = STEPS[step].run(read, **parameters)

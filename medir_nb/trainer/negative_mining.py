@@ -21,24 +21,15 @@ from ..retrieval.chain import search, passages_for
 from .mined_rows import ENCODING, Mined, answers_by_query, mined_rows, compared_text, step
 
 # %% ../../nbs/05_trainer/02_negative_mining.ipynb #3832b401
-def search_task(
-    queries: list[tuple],  # (id, text)
-    documents: list[tuple],  # (id, text)
-    language: str = '',  # '': read from the script of the texts
-    name: str = 'mined',
-) -> Task:
-    "Queries and documents as a task whose labels mean nothing."
+def search_task(queries: list[tuple], documents: list[tuple], language: str = '', name: str = 'mined') -> Task:
+    "Queries and documents, `(id, text)` each, as a task whose labels mean nothing."
     asked, corpus = (pd.DataFrame(texts, columns=['id', 'text']) for texts in (queries, documents))
     any_label = pd.DataFrame({'query_id': asked.id, 'doc_id': corpus.id[0], 'relevance': 1})
     return task_from_frames(corpus, asked, any_label, name=name, language=language or None)
 
 
-def texts_task(
-    rows: list[dict],
-    language: str = '',
-    queries: list[tuple] | None = None,  # (id, text); None: those of the rows, by number
-) -> Task:
-    "The distinct documents of `rows` as a corpus (in order), with their queries."
+def texts_task(rows: list[dict], language: str = '', queries: list[tuple] | None = None) -> Task:
+    "The distinct documents of `rows` as a corpus (in order), with their queries, or others: `(id, text)`."
     needed = {'doc'} if queries else {'doc', 'text'}
     are_rows = all(isinstance(row, dict) and needed <= row.keys() for row in rows)
     check(are_rows, 'these are no rows for training', 'rows', "give mappings such as {'text': QUERY, 'doc': DOCUMENT}")
@@ -47,46 +38,30 @@ def texts_task(
     return search_task(numbered, [(f'd{i:07d}', text) for i, text in enumerate(texts)], language)
 
 # %% ../../nbs/05_trainer/02_negative_mining.ipynb #a2f572a9
-def _texts_at_hand(system, texts: list[list[str]], fusion: str) -> Expanded:
-    "Texts in place of an expansion that asks a language model."
-    kind = retriever_of(system).kind
-    rule = 'concat' if kind == 'sparse' and fusion == 'mean' else fusion
-    settings = expansion_settings('hyde', {'fusion': rule}, kind)
-    return Expanded(texts, settings, method_row('hyde'), {}, {})
-
-
-def rank_texts(
-    system,  # an expression, or an encoder of the reader's
-    task: Task,
-    depth: int,  # documents a query
-    texts: list[list[str]] | None = None,  # that join each query; None: the query alone
-    fusion: str = 'mean',  # alone | mean
-    **options,  # dtype, device
-) -> pd.DataFrame:
-    "The run of a task's queries, each joined by its texts."
-    system = parse(system)
+def rank_texts(system, task: Task, depth: int, texts: list | None = None, fusion: str = 'mean', **options):
+    "The run of a task's queries, each joined by its `texts`, which stand in place of what a language model writes."
+    system, expanded = parse(system), None
     is_plain = not isinstance(system, Fusion) and not getattr(system, 'expansion', None)
     refused = 'a retriever without expansion or fusion is needed'
     check(is_plain, refused, str(system), 'name an encoder or bm25')
-    expanded = None if texts is None else _texts_at_hand(system, texts, fusion)
+    if texts is not None:
+        kind = retriever_of(system).kind
+        rule = 'concat' if kind == 'sparse' and fusion == 'mean' else fusion
+        settings = expansion_settings('hyde', {'fusion': rule}, kind)
+        expanded = Expanded(texts, settings, method_row('hyde'), {}, {})
     return search(task, system, depth, keep_self=True, expanded=expanded, **options).run
 
 # %% ../../nbs/05_trainer/02_negative_mining.ipynb #5a9c869b
-def _own_ranks(run: pd.DataFrame, own: dict) -> dict[str, tuple[int, float]]:
-    "Query id → rank and score of its own document, where it is in the run; `own`: query id → document id."
-    ranked = run.assign(rank=run.groupby('query_id', sort=False).cumcount())
-    found = ranked[ranked.doc_id == ranked.query_id.map(own)]
-    columns = zip(found.query_id, found['rank'], found.score, strict=True)
-    return {query: (int(rank), round(float(score), 6)) for query, rank, score in columns}
-
-
 def _ranked_candidates(rows: list[dict], retriever, depth: int, fusion: str, language: str, options: dict) -> list:
     "For each row its candidates as `[candidate, rank of the row's document, score]`."
     flat = [(f'{i}#{j}', row, text) for i, row in enumerate(rows) for j, text in enumerate(row['rewrite_queries'])]
     task = texts_task(rows, language, [(query, row['text']) for query, row, _ in flat])
     run = rank_texts(retriever, task, depth, [[text] for *_, text in flat], fusion, **options)
     doc_ids = dict(zip(task.corpus.texts(), task.corpus.ids, strict=True))
-    ranks = _own_ranks(run, {query: doc_ids[row['doc'].strip()] for query, row, _ in flat})
+    ranked = run.assign(rank=run.groupby('query_id', sort=False).cumcount())
+    found = ranked[ranked.doc_id == ranked.query_id.map({query: doc_ids[row['doc'].strip()] for query, row, _ in flat})]
+    columns = zip(found.query_id, found['rank'], found.score, strict=True)
+    ranks = {query: (int(rank), round(float(score), 6)) for query, rank, score in columns}
     return [
         [[j, *ranks.get(f'{i}#{j}', (depth, 0.0))] for j in range(len(row['rewrite_queries']))]
         for i, row in enumerate(rows)
@@ -126,8 +101,7 @@ def hypothesize(
     settings: dict | None = None,  # of the expansion
     language: str = '',
 ) -> Mined:
-    """What `model` writes for each query alone: `{id, text, rewrite_query, doc}`; an empty `rewrite_query` where it
-    wrote nothing usable."""
+    "What `model` writes for each query alone: `{id, text, rewrite_query, doc}`; empty where it wrote nothing usable."
     rows, given = list(rows), tuple((settings or {}).items())
     task = texts_task(rows, language)
     shown = passages_for(task, method, expansion_settings(method, given, 'dense'))
@@ -186,8 +160,7 @@ def hard_negatives(
     language: str = '',
     **options,  # dtype, device
 ) -> Mined:
-    """`{query, pos: [doc], rewrite_query, neg: [n docs]}`: negatives drawn from the ranks `window` (from 0, the end not
-    included) of `retriever` (AutoMIR equation 5 and Hn_mine)."""
+    "`{query, pos: [doc], rewrite_query, neg: [docs]}`: negatives of the ranks `window` (AutoMIR equation 5, Hn_mine)."
     rows = list(rows)
     _check_window(window, 'hard_negatives')
     check(query in {'mean', 'alone'}, f'query={query!r} does not fit', 'hard_negatives', 'write mean or alone')
@@ -213,10 +186,8 @@ def grades_by_query(task: Task) -> dict[str, dict]:
     return dict(grades)
 
 
-def best_documents(
-    grades: dict,  # document id → grade
-) -> list[str]:
-    "The documents of the highest grade, if that is above 0."
+def best_documents(grades: dict) -> list[str]:
+    "Of `{document id: grade}` the documents of the highest grade, if that is above 0."
     highest = max(grades.values(), default=0)
     return [doc_id for doc_id, grade in grades.items() if grade == highest > 0]
 
@@ -231,8 +202,7 @@ def labelled_pairs(
     seed: int = 42,
     **options,  # dtype, device
 ) -> Mined:
-    """`{query, pos: [its documents], neg: [n documents]}` of the labels of a task: negatives drawn from the ranks
-    `window` of `retriever`, none of them relevant."""
+    "`{query, pos: [its documents], neg}` of a task's labels: `n` negatives of the ranks `window`, none relevant."
     _check_window(window, 'labelled_pairs')
     task, pairs, met = load_task(task, split or None), [], Counter()
     rows = list(zip(task.queries.ids, task.queries.texts(), strict=True))
@@ -276,22 +246,19 @@ def round_trip(
     return mined_rows('round trip', rows, kept, met)
 
 # %% ../../nbs/05_trainer/02_negative_mining.ipynb #b49a6355
-def _with_documents_of(row: dict, other: dict) -> dict:
-    "A row with the positives (and hypothetical document) of another one, none of which stays a negative."
-    moved = {'pos': other['pos'], 'neg': [text for text in row['neg'] if text not in other['pos']]}
-    if 'rewrite_query' in row:
-        moved['rewrite_query'] = other['rewrite_query']
-    return {**row, **moved}
-
-
 @step('query', 'pos', 'neg')
 def shuffle_pairs(rows, seed: int = 42) -> Mined:
-    """Training rows whose positives (and hypothetical documents) are moved on to another row, none staying with its
-    query."""
+    "Training rows whose positives (and hypothetical documents) are moved on to another row; none stays with its query."
     rows = list(rows)
     check(len(rows) >= 2, 'one row cannot be shuffled', 'shuffle_pairs', 'give at least two')
     order = list(range(len(rows)))
     random.Random(seed).shuffle(order)
     next_in_order = dict(zip(order, order[1:] + order[:1], strict=True))
-    shuffled = [_with_documents_of(row, rows[next_in_order[i]]) for i, row in enumerate(rows)]
+    shuffled = []
+    for i, row in enumerate(rows):
+        other = rows[next_in_order[i]]
+        moved = {'pos': other['pos'], 'neg': [text for text in row['neg'] if text not in other['pos']]}
+        if 'rewrite_query' in row:
+            moved['rewrite_query'] = other['rewrite_query']
+        shuffled.append({**row, **moved})
     return Mined('shuffled pairs', shuffled, {'kept': len(shuffled)})

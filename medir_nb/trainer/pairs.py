@@ -27,13 +27,8 @@ def training_lines(path: str | Path):
     return json_lines(Path(path))
 
 
-def row_texts(
-    row: dict,
-    name: str,
-    where: str,  # file and line
-    optional: bool = False,  # a missing field is then an empty one
-) -> list[str]:
-    "The texts in a field of a line: one text or a list of them, stripped, without empty ones."
+def row_texts(row: dict, name: str, where: str, optional: bool = False) -> list[str]:
+    "The texts in a field of a line, one or a list, stripped, without empty ones; an optional field may be missing."
     value = row.get(name)
     if value is None and not optional:
         raise MedirError(f'field {name!r} is missing (found: {", ".join(row)})', where, f'add {name!r}')
@@ -62,17 +57,11 @@ def read_instruction(row: dict, where: str) -> str:
     return ' '.join(row_texts(row, 'instruction', where, optional=True))
 
 # %% ../../nbs/05_trainer/10_pairs.ipynb #0a3943b1
-def positives_by_query(pairs) -> dict[str, set]:
-    "Every document that answers a query, in whatever line."
-    positives = {}
-    for pair in pairs:
+def without_false_negatives(lines: list[tuple[Pair, str]]) -> tuple[list[Pair], dict[str, set], int]:
+    "Pairs of `(pair, where)` without negatives that answer their query in any line; the answers; how many went."
+    positives, kept, dropped = {}, [], []
+    for pair, _ in lines:
         positives.setdefault(pair.query, set()).update(pair.pos)
-    return positives
-
-
-def without_false_negatives(lines: list[tuple[Pair, str]], positives: dict[str, set]) -> tuple[list[Pair], int]:
-    "The pairs of `(pair, where)` lines without negatives that answer their query, and how many of these there were."
-    kept, dropped = [], []
     for pair, where in lines:
         answers = positives[pair.query]
         dropped += [(where, text) for text in pair.neg if text in answers]
@@ -81,16 +70,7 @@ def without_false_negatives(lines: list[tuple[Pair, str]], positives: dict[str, 
         where, text = dropped[0]
         what = f'a negative is also a positive of its query ({text[:60]!r})'
         note(f'{where}: {what}; {len(dropped):,} such {"is" if len(dropped) == 1 else "are"} dropped')
-    return kept, len(dropped)
-
-# %% ../../nbs/05_trainer/10_pairs.ipynb #72205635
-def _check_negatives(pairs):
-    "Refuse data in which some query has no negative, and every document is a positive of it."
-    for pair in pairs.rows if pairs.negatives else ():
-        positives = pairs.positives[pair.query]
-        if not pair.neg and positives.issuperset(pairs.documents):
-            what = f'no document of the data can be a negative of {pair.query[:60]!r}'
-            raise MedirError(what, pairs.where, 'add negatives or rows, or set negatives: 0')
+    return kept, positives, len(dropped)
 
 # %% ../../nbs/05_trainer/10_pairs.ipynb #833b110e
 class Pairs:
@@ -110,10 +90,12 @@ class Pairs:
             own.append(read_instruction(row, where) if instructions else '')
         check(lines, 'there is no line to train on', path, 'write {"query": …, "pos": […], "neg": […]}')
         self.instructions = own if any(own) else []  # a row each, or nothing
-        self.positives = positives_by_query(pair for pair, _ in lines)
-        self.rows, dropped = without_false_negatives(lines, self.positives)
+        self.rows, self.positives, dropped = without_false_negatives(lines)
         self.documents = list(dict.fromkeys(text for pair in self.rows for text in (*pair.pos, *pair.neg)))
-        _check_negatives(self)
+        for pair in self.rows if negatives else ():
+            what = f'no document of the data can be a negative of {pair.query[:60]!r}'
+            has_one = pair.neg or not self.positives[pair.query].issuperset(self.documents)
+            check(has_one, what, path, 'add negatives or rows, or set negatives: 0')
         self.counts = {
             'rows': len(self.rows),
             'dropped_negatives': dropped,

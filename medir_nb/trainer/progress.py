@@ -62,25 +62,6 @@ def read_trained(folder: Path, reused: bool = False) -> Trained:
         numbers = [record[name] for name in ('steps', 'loss', 'seconds', 'counts')]
         return Trained(folder, folder / 'metrics.jsonl', *numbers, reused)
 
-# %% ../../nbs/05_trainer/11_progress.ipynb #5a1d0c62
-def stages_table(trained: dict[str, Trained]):
-    "A row a stage: checkpoint, steps, texts, loss, time."
-    import pandas as pd
-
-    rows = [
-        {
-            'stage': stage,
-            'checkpoint': done.folder.name,
-            'steps': done.steps,
-            'texts': done.counts.get('texts', 0),
-            'last loss': round(done.loss, 4),
-            'seconds': round(done.seconds, 1),
-            'trained before': 'yes' if done.reused else '',
-        }
-        for stage, done in trained.items()
-    ]
-    return pd.DataFrame(rows)
-
 # %% ../../nbs/05_trainer/11_progress.ipynb #5a1d0c64
 @dataclass
 class TrainedStages:
@@ -97,7 +78,21 @@ class TrainedStages:
 
     def table(self):
         "A row a stage: checkpoint, steps, texts, loss, time."
-        return stages_table(self.trained)
+        import pandas as pd
+
+        rows = [
+            {
+                'stage': stage,
+                'checkpoint': done.folder.name,
+                'steps': done.steps,
+                'texts': done.counts.get('texts', 0),
+                'last loss': round(done.loss, 4),
+                'seconds': round(done.seconds, 1),
+                'trained before': 'yes' if done.reused else '',
+            }
+            for stage, done in self.trained.items()
+        ]
+        return pd.DataFrame(rows)
 
     def history(self):
         "The metrics of all stages, a row a logged step; `run` is the stage."
@@ -116,22 +111,6 @@ def work_folders(folder: Path) -> list[Path]:
     "Those of every unfinished training of a checkpoint, the latest last."
     return sorted((folder.parent / '.training').glob(f'{folder.name}@*'), key=lambda path: path.stat().st_mtime)
 
-# %% ../../nbs/05_trainer/11_progress.ipynb #23e91e9d
-def _shown(figure):
-    "What a notebook shows of a drawing, also of matplotlib's where pyplot was never imported."
-    if not hasattr(figure, 'savefig'):
-        return figure
-    from IPython.display import Image
-
-    png = io.BytesIO()
-    figure.savefig(png, format='png')
-    return Image(png.getvalue())
-
-
-def _in_notebook() -> bool:
-    "Whether this process is the kernel of a notebook."
-    return 'IPython' in sys.modules and hasattr(sys.modules['IPython'].get_ipython(), 'kernel')
-
 # %% ../../nbs/05_trainer/11_progress.ipynb #cbd78f5b
 class Watch:
     "Draws the metrics of a training in the notebook's cell, again and again."
@@ -147,12 +126,17 @@ class Watch:
     def __call__(self, lines: list[dict], now: bool = False):
         "Draw the metrics that came so far; with `now` without waiting."
         too_soon = time.monotonic() - self.drawn_at < self.seconds
-        if not lines or too_soon and not now or not _in_notebook():
+        in_notebook = 'IPython' in sys.modules and hasattr(sys.modules['IPython'].get_ipython(), 'kernel')
+        if not lines or too_soon and not now or not in_notebook:
             return
         import pandas as pd
-        from IPython.display import display
+        from IPython.display import Image, display
 
-        shown, self.drawn_at = _shown(self.draw(pd.DataFrame(lines))), time.monotonic()
+        shown, self.drawn_at = self.draw(pd.DataFrame(lines)), time.monotonic()
+        if hasattr(shown, 'savefig'):  # matplotlib's, which is shown also where pyplot was never imported
+            png = io.BytesIO()
+            shown.savefig(png, format='png')
+            shown = Image(png.getvalue())
         if self.handle is None:
             self.handle = display(shown, display_id=True)
         else:
@@ -160,14 +144,9 @@ class Watch:
 
 # %% ../../nbs/05_trainer/11_progress.ipynb #c701bb8a
 class MetricsLog:
-    "Metrics of a training as they come: JSON lines on disk, the same in `lines`, and what was `seen`."
+    "Metrics as they come: JSON lines on disk (of the process that `writes`), the same in `lines`, and what was `seen`."
 
-    def __init__(
-        self,
-        path: Path,  # JSON lines
-        writes: bool = True,  # False in the processes of `torchrun` that only compute
-        view=None,  # is called with the lines after each, such as a `Watch`
-    ):
+    def __init__(self, path: Path, writes: bool = True, view=None):
         self.path, self.writes, self.view = path, writes, view
         self.lines, self.seen = [], Counter()  # seen: rows, texts, tokens, truncated
         self.seconds_before, self.started, self.last_logged = 0.0, time.perf_counter(), (0.0, 0)

@@ -48,12 +48,8 @@ class RetroMAESettings(Settings):
     reading: dict = {}  # fields of the base's row in another value, such as {pooling: cls}
 
 # %% ../../nbs/05_trainer/22_retromae.ipynb #d4bb1833
-def _line_text(
-    row: dict,
-    where: str,  # file and line
-    fields=(),  # that make the text; none: title and text
-) -> str:
-    "The text of a line."
+def _line_text(row: dict, where: str, fields=()) -> str:
+    "The text of a line: that of its `fields`, or title and text."
     if fields:
         parts = [text for field in fields for text in row_texts(row, field, where)]
     else:

@@ -28,33 +28,18 @@ def last_checkpoint_notice(work: Path) -> str:
     last = last_checkpoint(work)
     return f'the checkpoint of step {last[0]} is kept in {last[1]}' if last else 'no step was saved yet'
 
-
-def move_checkpoint(work: Path, name: str):
-    "Put a checkpoint that was written aside into its place, and let go of the one before."
-    before = [folder for folder in work.glob('checkpoint-*') if folder.name != name]
-    shutil.rmtree(work / name, ignore_errors=True)
-    os.rename(work / 'aside' / name, work / name)
-    for folder in before:
-        shutil.rmtree(folder, ignore_errors=True)
-
 # %% ../../nbs/05_trainer/12_safe_training.ipynb #8dbe438f
 _COUNTED = ('rows', 'texts', 'tokens', 'truncated')
 
 
-def batch_counts_over_processes(counts: dict, loss) -> tuple[Counter, float]:
-    "What all processes were fed, and the sum of their losses."
+def count_batch(trainer, counts: dict, loss):
+    "Add what a batch fed to the log, and stop at a loss that is no number, in all processes at once."
     import torch
     from medir_nb.trainer.losses import sum_over_processes
 
     own = [*(counts.get(name, 0) for name in _COUNTED), float(loss)]
-    *numbers, total = sum_over_processes(torch.tensor(own, dtype=torch.float64, device=loss.device)).tolist()
-    return Counter(dict(zip(_COUNTED, map(int, numbers), strict=True))), total
-
-
-def count_batch(trainer, counts: dict, loss):
-    "Add what a batch fed to the log, and stop at a loss that is no number, in all processes at once."
-    fed, total = batch_counts_over_processes(counts, loss)
-    trainer.metrics_log.seen += fed
+    *fed, total = sum_over_processes(torch.tensor(own, dtype=torch.float64, device=loss.device)).tolist()
+    trainer.metrics_log.seen += Counter(dict(zip(_COUNTED, map(int, fed), strict=True)))
     if not math.isfinite(total):
         what = f'the loss is {total} at step {trainer.state.global_step + 1}'
         fix = f'lower the learning rate{", or train in bf16" if trainer.args.fp16 else ""}'
@@ -134,7 +119,11 @@ def write_step(trainer, save):
             write_json(work / 'aside' / name / 'seen.json', seen)
         trainer.accelerator.wait_for_everyone()
         if trainer.args.should_save:
-            move_checkpoint(work, name)
+            before = [folder for folder in work.glob('checkpoint-*') if folder.name != name]
+            shutil.rmtree(work / name, ignore_errors=True)
+            os.rename(work / 'aside' / name, work / name)
+            for folder in before:
+                shutil.rmtree(folder, ignore_errors=True)
         trainer.accelerator.wait_for_everyone()
     except Exception as error:
         shutil.rmtree(trainer.aside, ignore_errors=True)
@@ -222,7 +211,7 @@ def with_adapter(body, lora: Lora, where: str, kind: str = 'FEATURE_EXTRACTION')
 
 # %% ../../nbs/05_trainer/12_safe_training.ipynb #c239610e
 def save_adapters(adapters: dict, folder: Path):
-    "Write the matrices of each adapter as `ROLE.safetensors`."
+    "Write the matrices of each adapter as `ROLE.safetensors`, add them to the weights below, and take it off."
     from peft import get_peft_model_state_dict
     from safetensors.torch import save_file
 
@@ -231,6 +220,7 @@ def save_adapters(adapters: dict, folder: Path):
         matrices = get_peft_model_state_dict(adapter, save_embedding_layers=False)  # the matrices alone
         values = {name: value.contiguous() for name, value in matrices.items()}
         save_file(values, Path(folder) / f'{role}.safetensors')
+        adapter.merge_and_unload()
 
 
 def load_adapters(adapters: dict, folder: Path):
@@ -246,9 +236,3 @@ def load_adapters(adapters: dict, folder: Path):
             own = get_peft_model_state_dict(adapter, save_embedding_layers=False)
             refuse_other_names(own, matrices, file, 'train it again')
             set_peft_model_state_dict(adapter, matrices)
-
-# %% ../../nbs/05_trainer/12_safe_training.ipynb #1325e38b
-def merge_adapters(adapters: dict):
-    "Add each adapter to the weights below it, and take it off."
-    for adapter in adapters.values():
-        adapter.merge_and_unload()

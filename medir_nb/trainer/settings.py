@@ -78,8 +78,7 @@ class Settings(Optimisation):
     processes: Count = 0  # that share a batch, a GPU each; 0: as many as this machine has GPUs
 
     def decisive(self) -> dict:
-        """The settings that decide the weights. A value that equals its default is written as the default is:
-        0 and 0.0 are one setting, and would be two keys."""
+        "The settings that decide the weights, written as their defaults where equal: 0 and 0.0 would be two keys."
         values = {name: value for name, value in self.model_dump().items() if name not in _DECIDES_NO_WEIGHT}
         defaults = {name: field.default for name, field in type(self).model_fields.items()}
         return {name: _as_default(value, defaults[name]) for name, value in values.items()}
@@ -125,13 +124,6 @@ def check_shared(config: Settings):
     fix = f'write a multiple of {processes}: batch_size counts the rows of all of them'
     check(config.batch_size % processes == 0, what, 'batch_size', fix)
 
-
-def check_devices(processes: int):
-    "Refuse more processes than there are GPUs, where there are any."
-    gpus = gpus_here() if processes > 1 else 1
-    what, fix = f'{processes} processes want a GPU each, and {gpus} can be seen', f'ask for {gpus}, or for none'
-    check(processes <= gpus or not gpus, what, 'processes', fix)
-
 # %% ../../nbs/05_trainer/09_settings.ipynb #2d24e2eb
 def processes_of(config: Settings) -> int:
     "Processes that share the batches of a training: those of this world, or those that it will start."
@@ -155,10 +147,7 @@ STAGES: dict[str, Stage] = {}
 PIPELINES: dict[str, Stage] = {}  # trainings of several stages, each of which starts its own processes
 
 # %% ../../nbs/05_trainer/09_settings.ipynb #b8a7a1c2
-def raw_settings(
-    config,  # a mapping, a YAML file, or settings that were checked before
-    settings: dict,
-) -> tuple[dict, str]:
+def raw_settings(config, settings: dict) -> tuple[dict, str]:
     "The keys and values as they were given, those of `settings` over those of `config`, and where they stand."
     where = str(config) if isinstance(config, (str, Path)) else 'training configuration'
     if isinstance(config, Settings):
@@ -171,27 +160,22 @@ def raw_settings(
     return {key: str(value) if isinstance(value, Path) else value for key, value in merged.items()}, where
 
 # %% ../../nbs/05_trainer/09_settings.ipynb #01d9a9e3
-def settings_fault(error: pydantic.ValidationError, settings_class: type, where: str) -> MedirError:
-    "The first fault of a configuration as an error for the reader."
-    fault = error.errors()[0]
-    *above, name = fault['loc']
-    if fault['type'] == 'extra_forbidden':
-        for mapping in above:
-            annotation = settings_class.model_fields[mapping].annotation  # a class of settings, or one of them or None
-            settings_class = next(kind for kind in (*get_args(annotation), annotation) if hasattr(kind, 'model_fields'))
-        return MedirError(f'unknown key {name!r}', where, nearest(name, settings_class.model_fields))
-    if fault['type'] == 'missing':
-        return MedirError(f'the key {name!r} is missing', where, f'write {name}: …')
-    return MedirError(f'{".".join(map(str, fault["loc"]))} is {repr(fault["input"])[:60]}', where, fault['msg'])
-
-
 def checked_settings(settings_class: type, config, where: str, **settings):
-    "Settings of a class without an unknown key or a value of another type."
+    "Settings of a class; an unknown key, a missing one or a value of another type is an error for the reader."
     raw = config.model_dump() if isinstance(config, settings_class) else dict(config or {})
     try:
         return settings_class.model_validate(raw | settings)
     except pydantic.ValidationError as error:
-        raise settings_fault(error, settings_class, where) from None
+        fault = error.errors()[0]
+    *above, name = fault['loc']
+    if fault['type'] == 'missing':
+        raise MedirError(f'the key {name!r} is missing', where, f'write {name}: …')
+    if fault['type'] == 'extra_forbidden':
+        for mapping in above:
+            annotation = settings_class.model_fields[mapping].annotation  # a class of settings, or one of them or None
+            settings_class = next(kind for kind in (*get_args(annotation), annotation) if hasattr(kind, 'model_fields'))
+        raise MedirError(f'unknown key {name!r}', where, nearest(name, settings_class.model_fields))
+    raise MedirError(f'{".".join(map(str, fault["loc"]))} is {repr(fault["input"])[:60]}', where, fault['msg'])
 
 # %% ../../nbs/05_trainer/09_settings.ipynb #71b48a10
 def training_config(

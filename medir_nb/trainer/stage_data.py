@@ -74,43 +74,28 @@ class StageData:
     def __repr__(self):
         return f'StageData({self.path.name}: {self.rows:,} rows of {len(self.table)} sources)'
 
-# %% ../../nbs/05_trainer/20_stage_data.ipynb #6e6632e5
-def _made_of(source: str, data: PairData) -> str:
-    "A hash of what the pairs of a source are made of."
-    row = registry('pretraining').get(source.partition(':')[0], {})
-    place = task_folder(source, row or {'folder': source}) or Path(source)
-    package = row.get('package')
-    content = version(package) if package else file_fingerprint(place) if place.exists() else ''
-    settings = data.model_dump(exclude={'sources', 'weights', 'as_printed', 'most', 'leave_out'})
-    return fingerprint(source, row, content, settings)
-
-# %% ../../nbs/05_trainer/20_stage_data.ipynb #780bf609
-def _pair_settings(data: PairData) -> PairSettings:
-    "How the pairs of a corpus are made."
-    further = {field.name for field in fields(PairSettings)} - {'kind', 'seed'}
-    for name in data.passages:
-        check(name in further, f'unknown key {name!r}', 'passages', nearest(name, further))
-    return PairSettings(kind=data.kind, seed=data.seed, **data.passages)
-
-# %% ../../nbs/05_trainer/20_stage_data.ipynb #1d588fc9
-def source_pairs(source: str, data: PairData, duplicates: Duplicates, counts: Counter):
-    "The pairs of one source that the settings keep."
-    for row in corpus_pairs(source, _pair_settings(data), duplicates, counts=counts):
-        if not in_portion(row, data.portion, data.seed):
-            counts['not in the portion'] += 1
-        elif data.longest and has_words(row['pos'][0], data.longest + 1):
-            counts['longer than asked'] += 1
-        else:
-            yield row
-
 # %% ../../nbs/05_trainer/20_stage_data.ipynb #59678ad6
 def _write_sources(data: PairData, places: dict[str, Path]) -> list[str]:
     "Write the file of each source with its report; those that were at hand."
+    further = {field.name for field in fields(PairSettings)} - {'kind', 'seed'}
+    for name in data.passages:
+        check(name in further, f'unknown key {name!r}', 'passages', nearest(name, further))
+    settings = PairSettings(kind=data.kind, seed=data.seed, **data.passages)
     written, duplicates = [], Duplicates(near=data.near)
+
+    def kept_pairs(source: str, counts: Counter):
+        for row in corpus_pairs(source, settings, duplicates, counts=counts):
+            if not in_portion(row, data.portion, data.seed):
+                counts['not in the portion'] += 1
+            elif data.longest and has_words(row['pos'][0], data.longest + 1):
+                counts['longer than asked'] += 1
+            else:
+                yield row
+
     for source, path in places.items():
         counts = Counter()
         try:
-            write_pairs(source_pairs(source, data, duplicates, counts), path, counts)
+            write_pairs(kept_pairs(source, counts), path, counts)
             written.append(source)
         except MedirError as fault:
             if not data.leave_out:
@@ -123,7 +108,14 @@ def _write_sources(data: PairData, places: dict[str, Path]) -> list[str]:
 def _written_sources(data: PairData, folder: Path) -> dict[str, Path]:
     "Source → its file: those of before, where they were made of the same."
     places = {source: folder / f'pairs-{slug(source)}.jsonl' for source in data.sources}
-    key, made = fingerprint([_made_of(source, data) for source in data.sources]), folder / 'pairs.made.json'
+    settings, made_of = data.model_dump(exclude={'sources', 'weights', 'as_printed', 'most', 'leave_out'}), []
+    for source in data.sources:
+        row = registry('pretraining').get(source.partition(':')[0], {})
+        place = task_folder(source, row or {'folder': source}) or Path(source)
+        package = row.get('package')
+        content = version(package) if package else file_fingerprint(place) if place.exists() else ''
+        made_of.append(fingerprint(source, row, content, settings))
+    key, made = fingerprint(made_of), folder / 'pairs.made.json'
     record = read_json(made, {})
     sources = record.get('sources', [])
     if record.get('key') != key or not all(places[source].is_file() for source in sources):
@@ -158,19 +150,6 @@ def _as_printed(paths: dict[str, Path], data: PairData) -> dict[str, Path]:
             write_pairs((row for row in PairFile(path) if pair_mark(row, data.seed) <= largest), kept[source])
     return kept
 
-# %% ../../nbs/05_trainer/20_stage_data.ipynb #f54210ff
-def _source_row(source: str, report: dict) -> dict:
-    "A row of the table of stage I."
-    counts = report['counts']
-    return {
-        'source': source,
-        'documents': counts.get('documents', 0),
-        'pairs': report['pairs'],
-        'by title': counts.get('pairs by title', 0),
-        'by crop': counts.get('pairs by crop', 0),
-        'duplicates': counts.get('exact duplicate', 0) + counts.get('near duplicate', 0),
-    }
-
 # %% ../../nbs/05_trainer/20_stage_data.ipynb #dbc9c533
 def write_pair_data(
     data: PairData,
@@ -192,8 +171,13 @@ def write_pair_data(
             drawn[row['stream']] += 1
             yield row
 
-    report = write_pairs(rows(), path)
-    table = pd.DataFrame([_source_row(source, report) for source, report in reports.items()])
+    report, lines = write_pairs(rows(), path), []
+    for source, of_source in reports.items():
+        counts = Counter(of_source['counts'])
+        line = {'source': source, 'documents': counts['documents'], 'pairs': of_source['pairs']}
+        line |= {'by title': counts['pairs by title'], 'by crop': counts['pairs by crop']}
+        lines.append(line | {'duplicates': counts['exact duplicate'] + counts['near duplicate']})
+    table = pd.DataFrame(lines)
     table['in the mixture'] = table.source.map(drawn).fillna(0).astype(int)
     return StageData(path, report['pairs'], table, {source: report['counts'] for source, report in reports.items()})
 
@@ -245,21 +229,6 @@ def group_of(source: str) -> str:
         return known[source].get('domain', '')
     return 'biomedical' if source.partition(':')[0] in registry('tasks') else ''
 
-# %% ../../nbs/05_trainer/20_stage_data.ipynb #23c9274b
-def _of_groups(rows: list[dict], groups: list, left_out: Counter) -> list[dict]:
-    "The rows whose group stays, and into `left_out` how many of each other group do not; a reader's own stay always."
-    kept = []
-    for row in rows:
-        source = row.get('source', '')
-        group = group_of(source)
-        what, fix = 'it names no instruction, so its group is unknown', 'take no group away, or name other sets'
-        check(group or not source.endswith('/'), what, f'row {row["id"]}', fix)
-        if group in (*groups, ''):
-            kept.append(row)
-        else:
-            left_out[group] += 1
-    return kept
-
 # %% ../../nbs/05_trainer/20_stage_data.ipynb #0487744a
 def _gathered(data: TuningData) -> Mined:
     "The rows of all sets and files whose group stays."
@@ -271,7 +240,12 @@ def _gathered(data: TuningData) -> Mined:
         rows, stats = mined.rows, mined.stats
     rows = rows + [row for file in data.files for row in read_rows(rows_file(file), 'id', 'query', 'pos', 'neg')]
     if set(data.groups) < set(GROUPS):
-        rows = _of_groups(rows, data.groups, left_out)
+        groups = [group_of(row.get('source', '')) for row in rows]
+        for row, group in zip(rows, groups, strict=True):
+            what, fix = 'it names no instruction, so its group is unknown', 'take no group away, or name other sets'
+            check(group or not row.get('source', '').endswith('/'), what, f'row {row["id"]}', fix)
+        left_out += Counter(groups)
+        rows = [row for row, group in zip(rows, groups, strict=True) if group in (*data.groups, '')]
         for group in [group for group in GROUPS if group not in data.groups and not left_out[group]]:
             note(f'stage II: no row is {group}, so a training without {group} data is the whole one')
     check(rows, 'no set and no file is left', 'stage II', 'name sets or files, or more groups')
