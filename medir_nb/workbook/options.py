@@ -6,6 +6,7 @@
 __all__ = []
 
 # %% ../../nbs/11_workbook/17_options.ipynb #9e5d9092
+import json
 import os
 import re
 import shutil
@@ -17,6 +18,7 @@ from typer import Option
 from typing import Annotated
 from ..core.console import to_markdown
 from ..core.errors import check, nearest
+from ..core.files import plain
 from ..core.settings import parse_options
 
 # %% ../../nbs/11_workbook/17_options.ipynb #b69e2c95
@@ -108,6 +110,11 @@ def show_text(text: str, wide: bool = False):
     "Print lines of text: folded at words at a terminal, as they are elsewhere."
     width = None if wide else terminal_width()
     print(text if width is None else fold_text(text, width))
+
+
+def print_rows(value):
+    "Print a value as JSON, for a program."
+    print(json.dumps(plain(value), ensure_ascii=False, default=str))
 
 # %% ../../nbs/11_workbook/17_options.ipynb #bad03cb9
 Split = Annotated[str | None, Option(help="Split of the judgements (default: the task's, else test).")]

@@ -45,6 +45,11 @@ class RunPlan:
         "Tasks and systems as a frame."
         return plan_frame(self.rows)
 
+    def as_dict(self) -> dict:
+        "The plan as plain values; rows are the cells of its tables."
+        told = {'notebook': self.name, 'preset': self.preset, 'finished': self.finished, 'obstacles': self.obstacles}
+        return told | {part: [row.cells for row in getattr(self, part)] for part in ('steps', 'judging', 'rows')}
+
 # %% ../../nbs/11_workbook/07_plans.ipynb #a68711b0
 def plan(
     name: str,  # a notebook of the workbook, or a path
