@@ -35,21 +35,16 @@ def cell_text(value, digits: int = 4) -> str:
         return ''
     return f'{value:.{digits}f}' if isinstance(value, float) else ' '.join(str(value).split())
 
-# %% ../../nbs/11_workbook/17_options.ipynb #b9272925
+# %% ../../nbs/11_workbook/17_options.ipynb #ac23d199
 _LONG = 30  # characters of a cell that is better read on a line of its own
 _GAP = '  '  # between columns
 
 
-def _widths(columns: dict[str, list[str]]) -> dict[str, int]:
-    "The width of each column in a terminal, where a Chinese character takes two places."
+def _fitting(columns: dict[str, list[str]], width: int) -> dict[str, int]:
+    "The columns that stay in a table of `width` characters, with theirs; a Chinese character takes two places."
     from rich.cells import cell_len
 
-    return {name: max(map(cell_len, [name, *cells])) for name, cells in columns.items()}
-
-# %% ../../nbs/11_workbook/17_options.ipynb #ac23d199
-def _fitting(columns: dict[str, list[str]], width: int) -> dict[str, int]:
-    "The columns that stay in a table of `width` characters, with theirs."
-    stay = _widths(columns)
+    stay = {name: max(map(cell_len, [name, *cells])) for name, cells in columns.items()}
     others = list(stay)[1:]
     long = sorted((name for name in others if stay[name] > _LONG), key=stay.get, reverse=True)
     for name in [*long, *(name for name in reversed(others) if name not in long)]:
