@@ -251,29 +251,24 @@ def receipt_files(runs: list[dict], ending: str) -> list[tuple[Path, dict]]:
         found += [(file, note) for file in files if file.name.endswith(ending) and file.is_file()]
     return found
 
-# %% ../../nbs/11_workbook/11_cell_tables.ipynb #925d7742
+# %% ../../nbs/11_workbook/11_cell_tables.ipynb #8daee55a
 _MEASURED = ('measured', 'low', 'high', 'spread', 'verdict', 'as', 'revision', 'dtype', 'n_queries')
 
 
-def _read_measured(path: Path, **about) -> list[dict]:
-    "The measurements of a `_cells.json`, each with the key of its printed cell and the kind of its verdict."
-    found = []
-    with boundary('it does not read as stored results', path, 'run its notebook again'):
-        for cell in json.loads(path.read_text(encoding='utf-8'))['cells']:
-            key, kind = tuple(cell[name] or '' for name in CELL_KEY), cell['verdict'].partition(':')[0]
-            values = {name: cell.get(name) for name in _MEASURED}
-            found.append({'key': key, **values, 'kind': kind, 'order': VERDICTS.index(kind), **about})
-    return found
-
-# %% ../../nbs/11_workbook/11_cell_tables.ipynb #8daee55a
 def measurements(folder: str | Path | None, runs: list[dict] = ()) -> list[dict]:
-    "What was measured beside printed cells, the one that counts first, each with its file and its receipt."
-    own, stored = [], []
-    for file, receipt in receipt_files(runs, '_cells.json'):
-        own += _read_measured(file, file=file.name, receipt=receipt)
-    for file in sorted(Path(folder).glob('*_cells.json')) if folder else ():
-        stored += _read_measured(file, file=f'{Path(folder).name}/{file.name}', receipt=None)
-    return own + sorted(stored, key=lambda measured: measured['order'])
+    "What was measured beside printed cells, the one that counts first, with its key, file, receipt and verdict's kind."
+    files = [(file, file.name, receipt) for file, receipt in receipt_files(runs, '_cells.json')]
+    stored = sorted(Path(folder).glob('*_cells.json')) if folder else ()
+    files += [(file, f'{Path(folder).name}/{file.name}', None) for file in stored]
+    found = []
+    for path, name, receipt in files:
+        with boundary('it does not read as stored results', path, 'run its notebook again'):
+            for cell in json.loads(path.read_text(encoding='utf-8'))['cells']:
+                key, kind = tuple(cell[part] or '' for part in CELL_KEY), cell['verdict'].partition(':')[0]
+                order = -1 if receipt else VERDICTS.index(kind)  # a reader's own stay before all that are stored
+                about = {'kind': kind, 'order': order, 'file': name, 'receipt': receipt}
+                found.append({'key': key, **{name: cell.get(name) for name in _MEASURED}, **about})
+    return sorted(found, key=lambda measured: measured['order'])
 
 # %% ../../nbs/11_workbook/11_cell_tables.ipynb #9be6586d
 def cell_keys(cells) -> list[tuple]:

@@ -192,6 +192,10 @@ SYSTEM_HELP = (
     'default of Chinese tasks).'
 )
 TASK_HELP = 'A task of `medir tasks`, a folder, mteb:NAME[/SUBSET/SPLIT], a suite of mteb, or hf:OWNER/NAME@REVISION.'
+_STRESSED = {
+    'stay': 'the same in other words: the list should stay',
+    'change': 'something else: the list should change',
+}
 
 UnknownQrels = Annotated[bool, Option(help='Drop judgements of unknown documents or queries.')]
 By = Annotated[
@@ -373,25 +377,6 @@ def copies_command(
         except MedirError as error:
             note(f'the decontaminated version is not read here: {error}')
 
-# %% ../../nbs/11_workbook/18_cli_evaluate.ipynb #2883b33c
-def _show_stress(found, examples: int, wide: bool):
-    "Print what other words do: both sorts of kinds, the worst queries, and a sentence a system."
-    titles = {
-        'stay': 'the same in other words: the list should stay',
-        'change': 'something else: the list should change',
-    }
-    for must, title in titles.items():
-        if len(table := found.table(must)):
-            show_text(f'\n{title}\n', wide)
-            show_table(table, wide)
-    for system, kind in found.kinds[['system', 'kind']].itertuples(index=False):
-        if len(worst := found.examples(system, kind, examples)):
-            show_text(f'\n{system}, {kind}\n', wide)
-            show_table(worst, wide)
-    if found.silent:
-        show_text(f'\nnot asked: {"; ".join(f"{kind} ({why})" for kind, why in found.silent.items())}', wide)
-    show_text('\n' + '\n'.join(map(found.sentence, dict.fromkeys(found.kinds.system))), wide)
-
 # %% ../../nbs/11_workbook/18_cli_evaluate.ipynb #a44a894d
 def stress_command(
     task: Annotated[str, Argument(metavar='TASK_OR_FOLDER', help=TASK_HELP)],
@@ -413,6 +398,8 @@ def stress_command(
     and another side, dose, virus or a negation, which must."""
     from medir_nb import evaluator
     from medir_nb.data.vocabularies import csv_wordings
+    from medir_nb.judging.label_tables import write_csv
+    from medir_nb.papers import save_figure, stress_figure
 
     own = {}  # a wording → another
     if pairs:
@@ -420,11 +407,18 @@ def stress_command(
         own = {other: term for term, *others in csv_wordings(pairs)[1] for other in others}
     how = {'split': split, 'lang': lang, 'limit': limit, 'device': device}
     found = evaluator.stress(task, systems, kind, seed, own, **how)
-    _show_stress(found, examples, wide)
+    for must, title in _STRESSED.items():
+        if len(table := found.table(must)):
+            show_text(f'\n{title}\n', wide)
+            show_table(table, wide)
+    for system, rule in found.kinds[['system', 'kind']].itertuples(index=False):
+        if len(worst := found.examples(system, rule, examples)):
+            show_text(f'\n{system}, {rule}\n', wide)
+            show_table(worst, wide)
+    if found.silent:
+        show_text(f'\nnot asked: {"; ".join(f"{rule} ({why})" for rule, why in found.silent.items())}', wide)
+    show_text('\n' + '\n'.join(map(found.sentence, dict.fromkeys(found.kinds.system))), wide)
     if to:
-        from medir_nb.judging.label_tables import write_csv
-        from medir_nb.papers import save_figure, stress_figure
-
         saved = save_figure('stress', found.kinds, stress_figure, to)
         write_csv(to / 'stress_queries.csv', list(found.queries), found.queries.to_dict('records'))
         note(f'written: {saved.png}, {to}/stress.csv, {to}/stress_queries.csv')

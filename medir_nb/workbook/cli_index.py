@@ -6,15 +6,12 @@
 __all__ = ['SEARCHED']
 
 # %% ../../nbs/11_workbook/23_cli_index.ipynb #0dbfaefb
-import contextlib
-import json
 import os
-import tempfile
 from pathlib import Path
 from typing import Annotated, Literal
 from typer import Argument, Option
 from ..core.console import counted, note, waiting
-from ..core.errors import check, MedirError, typed
+from ..core.errors import check, typed
 from ..core.settings import registry
 from .options import chosen_columns, ColumnOption, Device, Dtype, Engine, Gpus, JsonRows, Lang, Memory
 from .options import PassagesOption, print_rows, ShardOption, show_table, Wide, Workers

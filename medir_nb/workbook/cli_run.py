@@ -21,35 +21,10 @@ from .runs import run_notebook, RUN_NOTES
 from .declared import plan_frame, PlanRow
 from .options import Hours, JsonRows, Preset, print_rows, show_table, show_text, Wide
 
-# %% ../../nbs/11_workbook/19_cli_run.ipynb #b35805ef
-_KINDS = {'.md': 'table', '.csv': 'table', '.png': 'figure', '.svg': 'figure'}
-_MOST_LINES = 20  # that say what did not run; the rest stands in the run's folder
-
-
-def _show_run(receipt: dict, copy: Path | None, as_json: bool):
-    "Say what a run lacks and what it left, after its tables and figures were copied where a reader wants them."
-    import shutil
-
-    missing, folder = missing_results(receipt), Path(receipt['output']).parent
-    for row in missing[:_MOST_LINES]:
-        note(f'not run: {row["system"]} on {row["task"]}: {row["why"]}')
-    if len(missing) > _MOST_LINES:
-        note(f'not run: {len(missing) - _MOST_LINES:,} more, all in {folder / "not_run.json"}')
-    if as_json:
-        print(redact(json.dumps(receipt)))
-        return
-    # copied first, so that a full disk is said before a list that looks like success
-    for name in receipt['files'] if copy else ():
-        copy.mkdir(parents=True, exist_ok=True)
-        if not name.endswith('.jsonl') and Path(name).stem not in RUN_NOTES:
-            shutil.copy(folder / name, copy / name)
-    verb = 'unchanged since' if receipt['reused'] else 'executed'
-    print(f'{verb} {receipt["finished"]} ({receipt["seconds"]} s)\nnotebook  {receipt["output"]}')
-    for name in receipt['files']:
-        print(f'{_KINDS.get(Path(name).suffix, "file"):9s} {folder / name}')
-
 # %% ../../nbs/11_workbook/19_cli_run.ipynb #d8142ab4
 _OVERRIDE_HELP = 'A parameter; repeat for more.'
+_KINDS = {'.md': 'table', '.csv': 'table', '.png': 'figure', '.svg': 'figure'}
+_MOST_LINES = 20  # that say what did not run; the rest stands in the run's folder
 
 
 def run_command(
@@ -68,19 +43,35 @@ def run_command(
     receipt: Annotated[bool, Option('--receipt', help='Print the receipt as JSON.')] = False,
 ):
     "Execute a notebook or a batch; finished runs are not repeated."
-    file = _batch_file(name, hours)
-    if file:
+    import shutil
+
+    if file := _batch_file(name, hours):
         from medir_nb.workbook.batch import run_batch
 
         check(not (preset or parameter), 'a batch has its own presets and parameters', name, 'edit the batch file')
-        for finished in run_batch(file, force, engine=engine):
-            print(finished['output'])
+        for done in run_batch(file, force, engine=engine):
+            print(done['output'])
         return
     check(not engine, 'a notebook alone runs here', '--engine', 'name a batch')
-    finished = run_notebook(name, preset, parse_options(parameter or []), force, upstream=upstream or [])
-    _show_run(finished, copy, receipt)
-    # a table that lacks rows is no success to a script
-    if missing_results(finished):
+    done = run_notebook(name, preset, parse_options(parameter or []), force, upstream=upstream or [])
+    missing, folder = missing_results(done), Path(done['output']).parent
+    for row in missing[:_MOST_LINES]:
+        note(f'not run: {row["system"]} on {row["task"]}: {row["why"]}')
+    if len(missing) > _MOST_LINES:
+        note(f'not run: {len(missing) - _MOST_LINES:,} more, all in {folder / "not_run.json"}')
+    if receipt:
+        print(redact(json.dumps(done)))
+    else:
+        # copied first, so that a full disk is said before a list that looks like success
+        for file in done['files'] if copy else ():
+            copy.mkdir(parents=True, exist_ok=True)
+            if not file.endswith('.jsonl') and Path(file).stem not in RUN_NOTES:
+                shutil.copy(folder / file, copy / file)
+        verb = 'unchanged since' if done['reused'] else 'executed'
+        print(f'{verb} {done["finished"]} ({done["seconds"]} s)\nnotebook  {done["output"]}')
+        for file in done['files']:
+            print(f'{_KINDS.get(Path(file).suffix, "file"):9s} {folder / file}')
+    if missing:  # a table that lacks rows is no success to a script
         raise typer.Exit(1)
 
 # %% ../../nbs/11_workbook/19_cli_run.ipynb #0bfe99c7
@@ -101,14 +92,13 @@ def _batch_file(name: str, hours: float | None = None) -> Path | None:
 # %% ../../nbs/11_workbook/19_cli_run.ipynb #27b3465c
 def _sum_line(rows: list[PlanRow]) -> str:
     "The sums of tasks and systems."
-    work = {
-        kind: [work for row in rows for work in row.work if work.kind == kind] for kind in ('encode', 'score pairs')
-    }
+    work = [work for row in rows for work in row.work]
+    encoded = [each for each in work if each.kind == 'encode']
     about = '≈' if any('≈' in str(row.cells['texts to encode']) for row in rows) else ''
-    texts, tokens = ([getattr(each, name) for each in work['encode']] for name in ('texts', 'tokens'))
+    texts, tokens = ([getattr(each, name) for each in encoded] for name in ('texts', 'tokens'))
     unknown = ' and those unknown' if None in tokens else ''
     to_write = sum(row.cells['to generate'] for row in rows)
-    pairs = sum(each.texts for each in work['score pairs'])
+    pairs = sum(each.texts for each in work if each.kind == 'score pairs')
     parts = [
         f'{about}{sum(filter(None, texts)):,} texts to encode, ≈{sum(filter(None, tokens)):,} tokens{unknown}',
         f'{sum(row.cells["stored"] for row in rows):,} stored',

@@ -6,7 +6,6 @@
 __all__ = []
 
 # %% ../../nbs/11_workbook/22_cli_shards.ipynb #390a6b14
-import json
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal

@@ -66,31 +66,24 @@ def server_marks(words: set[str]) -> dict[str, str]:
     addresses = {name: fingerprint(value) for name, value in variables.items()}
     return addresses | {str(tape): file_fingerprint(tape) for tape in tapes}
 
-# %% ../../nbs/11_workbook/02_keys.ipynb #3af5ff87
+# %% ../../nbs/11_workbook/02_keys.ipynb #951390fb
 # registry → what its rows are called in a key
 _READ_BY_NAME = {'corpora': 'corpus', 'pretraining': 'corpus for pairs', 'tuning': 'labelled set'}
+_WORD = re.compile(r'\w[\w.-]*')
 
 
-def _local_data(words: set[str]) -> dict[str, str]:
-    "Fingerprints of the tasks below `$MEDIR_DATA`, and of the corpora and labelled sets among `words` that lie there."
+def data_fingerprints(parameters: dict) -> dict[str, str]:
+    "Fingerprints of all that the parameters make a run read, by name, and of the tasks below `$MEDIR_DATA`."
     from medir_nb.data.registered import task_folder
 
-    folders = {name: task_folder(name) for name in registry('tasks')}
+    tasks, words = registry('tasks'), words_in(parameters)
+    folders = {name: task_folder(name) for name in tasks}
     for kind, said in _READ_BY_NAME.items():
         known = registry(kind)
         folders |= {f'{said} {name}': task_folder(name, known[name]) for name in words & set(known)}
-    folders |= {
-        f'folder {word}': task_folder(word, {'folder': word})
-        for word in words - set(folders)
-        if re.fullmatch(r'\w[\w.-]*', word)
-    }
-    return {name: file_fingerprint(folder) for name, folder in folders.items() if folder}
-
-# %% ../../nbs/11_workbook/02_keys.ipynb #951390fb
-def data_fingerprints(parameters: dict) -> dict[str, str]:
-    "Fingerprints of everything that the parameters make a run read, by name."
-    tasks, words = registry('tasks'), words_in(parameters)
-    marks = _local_data(words)
+    names = filter(_WORD.fullmatch, words - set(folders))
+    folders |= {f'folder {name}': task_folder(name, {'folder': name}) for name in names}
+    marks = {name: file_fingerprint(folder) for name, folder in folders.items() if folder}
     for word in sorted(words - made_checkpoints(parameters)):
         if word in tasks:
             marks.setdefault(word, fingerprint(tasks[word]))
@@ -98,7 +91,7 @@ def data_fingerprints(parameters: dict) -> dict[str, str]:
             marks[word] = file_fingerprint(word)
         elif word in registry('rows') and (left := home() / 'training-data' / f'{word}.jsonl').is_file():
             marks[f'rows {word}'] = file_fingerprint(left)
-        elif re.fullmatch(r'\w[\w.-]*', word) and checkpoint_folder(word).is_dir():
+        elif _WORD.fullmatch(word) and checkpoint_folder(word).is_dir():
             marks[f'checkpoint {word}'] = checkpoint_mark(word)
     return marks | server_marks(words)
 

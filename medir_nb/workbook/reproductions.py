@@ -47,11 +47,6 @@ class Piece:
         beginning = 1 / 60  # a model is loaded and a task is read
         return beginning + sum(work.gpu_hours for work in self.works - done)
 
-    @property
-    def order(self) -> tuple:
-        "What sorts it: claims an hour, then cells an hour."
-        return -self.claims / self.hours(), -self.cells / self.hours()
-
 # %% ../../nbs/11_workbook/12_reproductions.ipynb #855f3a5c
 def pieces(
     cells,  # of `cell_table`
@@ -65,7 +60,7 @@ def pieces(
         if works and all(work.gpu_hours is not None and not work.pairs for work in works):
             claims = sum((shares.get((row, task), 0) for row in {key[:4] for key in own.key}), 0.0)
             found.append(Piece(system, task, claims, len(own), works))
-    return sorted(found, key=lambda piece: piece.order)
+    return sorted(found, key=lambda piece: (-piece.claims / piece.hours(), -piece.cells / piece.hours()))
 
 # %% ../../nbs/11_workbook/12_reproductions.ipynb #a2e0f93a
 def reproduction(
