@@ -134,7 +134,7 @@ class _HoursSpent(MedirError):
 def _label(i: int, run: dict) -> str:
     return ' '.join(filter(None, (f'run {i}: {run["notebook"]}', run.get('preset'))))
 
-
+# %% ../../nbs/11_workbook/09_batch.ipynb #6f0c1d13
 class _Batch:
     "The runs of a batch while they are worked off."
 

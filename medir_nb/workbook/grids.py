@@ -91,7 +91,7 @@ def registry_counts(
     tokens = document_tokens(row, texts)
     return SystemCounts(texts, int(tokens) if tokens else None, written, sign='≈')
 
-
+# %% ../../nbs/11_workbook/06_grids.ipynb #6f0c1d11
 def _ordering_counts(row: dict, system) -> SystemCounts:
     "What a language model that orders lists would be asked on a task that is not here."
     stage = reranker_class(system.reranker)(system)

@@ -99,7 +99,7 @@ class Conditions:
             begin = losses[number] + self.restart + self.start
         return begin + left
 
-
+# %% ../../nbs/11_workbook/08_scale_plans.ipynb #6f0c1d12
 def simulated_hours(texts: float, shard: int, machines: Machines, conditions: Conditions, seed: int = 0) -> float:
     "Hours until the last shard is whole, in one course of events."
     random, ideal = np.random.default_rng(seed), texts / conditions.second_texts / machines.workers
