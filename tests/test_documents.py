@@ -33,20 +33,17 @@ def blocks_of(text, place):
     return found
 
 
-def page_text(page):
-    text = (ROOT / page).read_text(encoding='utf-8')
-    # templates of the site: braces stand twice
-    return text.replace('{{', '{').replace('}}', '}') if page.startswith('tools/') else text
+def texts():
+    "`(place, text)` of all prose: of pages, of templates of the site (where braces stand twice), and of notebooks."
+    for page in PAGES:
+        text = (ROOT / page).read_text(encoding='utf-8')
+        yield page, text.replace('{{', '{').replace('}}', '}') if page.startswith('tools/') else text
+    for file in NOTEBOOKS:
+        cells = json.loads(file.read_text(encoding='utf-8'))['cells']
+        yield from ((file.stem, ''.join(cell['source'])) for cell in cells if cell['cell_type'] == 'markdown')
 
 
-def notebook_blocks(file):
-    cells = json.loads(file.read_text(encoding='utf-8'))['cells']
-    prose = [''.join(cell['source']) for cell in cells if cell['cell_type'] == 'markdown']
-    return [block for text in prose for block in blocks_of(text, file.stem)]
-
-
-BLOCKS = [block for page in PAGES for block in blocks_of(page_text(page), page)]
-BLOCKS += [block for file in NOTEBOOKS for block in notebook_blocks(file)]
+BLOCKS = [block for place, text in texts() for block in blocks_of(text, place)]
 CODE = [block for block in BLOCKS if block.language in ('sh', 'python')]
 
 

@@ -30,10 +30,8 @@ def test_a_query_is_its_text_alone_and_the_title_is_reported_once(titled, capfd)
     assert task.queries.texts() == [t for _, t in QUERIES]
     assert task.queries.rows(0, 1) == [('', 'drugs after a heart attack')] and task.report['query_titles_unread'] == 2
     load_task(titled)
-    said = capfd.readouterr().err.splitlines()
-    assert len(said) == 1
-    assert '2 of 4 queries have a title, which is not read' in said[0]
-    assert '--query-titles' in said[0]
+    (said,) = capfd.readouterr().err.splitlines()
+    assert '2 of 4 queries have a title, which is not read' in said and '--query-titles' in said
     assert task.fingerprint == load_task(write_beir(titled.with_name('plain'))).fingerprint
 
 
@@ -45,14 +43,9 @@ def test_titles_are_read_on_request(titled, capfd):
     assert limit_task(task, 8).queries.text('q1') == 'Metformin drugs after a heart attack'
     assert not capfd.readouterr().err
     assert evaluate(titled, 'bm25', query_titles=True).mean('nDCG@10') != evaluate(titled, 'bm25').mean('nDCG@10')
-    frames = [
-        pd.DataFrame(rows, columns=columns)
-        for rows, columns in (
-            (DOCUMENTS, ['id', 'title', 'text']),
-            ([('q1', 'Gout', 'toe')], ['id', 'title', 'text']),
-            (QRELS[:3], ['query_id', 'doc_id', 'relevance']),
-        )
-    ]
+    named = {'columns': ['id', 'title', 'text']}
+    frames = [pd.DataFrame(DOCUMENTS, **named), pd.DataFrame([('q1', 'Gout', 'toe')], **named)]
+    frames.append(pd.DataFrame(QRELS[:3], columns=['query_id', 'doc_id', 'relevance']))
     assert [task_from_frames(*frames, query_titles=t).queries.texts() for t in (False, True)] == [['toe'], ['Gout toe']]
 
 
@@ -113,21 +106,14 @@ def test_the_commands_take_max_tokens(beir, medir, fake_minilm):
 def test_a_limit_says_what_remains_and_warns_of_dropped_queries(tmp_path, medir):
     "Thirty queries with twenty judged documents each: a limit of 60 keeps two, and a perfect score of theirs must not pass in silence."
     documents = [(f'd{i:03d}', '', f'disease{i // 20} sign{i}') for i in range(600)]
-    folder = write_beir(
-        tmp_path / 'thirty',
-        documents,
-        [(f'q{i}', f'disease{i}') for i in range(30)],
-        [(f'q{i // 20}', f'd{i:03d}', 1) for i in range(600)],
-    )
+    queries = [(f'q{i}', f'disease{i}') for i in range(30)]
+    judged = [(f'q{i // 20}', f'd{i:03d}', 1) for i in range(600)]
+    folder = write_beir(tmp_path / 'thirty', documents, queries, judged)
     data.task._say_once.cache_clear()
     out = medir('evaluate', folder, '--system', 'bm25', '--limit', '60', '--measures', 'R@100')
-    assert out.code == 0
-    warned = [line for line in out.err.splitlines() if ' remain; ' in line]
-    assert len(warned) == 1
-    assert (
-        'thirty[limit=60]: 60 of 600 documents and 3 of 30 queries remain; the judged documents of 27 queries do not fit'
-        in warned[0]
-    )
+    (warned,) = [line for line in out.err.splitlines() if ' remain; ' in line]
+    said = '60 of 600 documents and 3 of 30 queries remain; the judged documents of 27 queries do not fit'
+    assert out.code == 0 and f'thirty[limit=60]: {said}' in warned
     whole = medir('evaluate', folder, '--system', 'bm25', '--limit', '600', '--measures', 'R@100')
     assert whole.code == 0 and ' remain; ' not in whole.err
     # all queries fit: what remains is said, and nothing is warned of
@@ -148,18 +134,10 @@ def sentence_transformer(folder):
     from tiny_models import as_sentence_transformer, make_model
 
     as_sentence_transformer(make_model('bert', folder.parent / 'plain-bert'), folder, pooling='cls')
-    file = folder / 'config_sentence_transformers.json'
-    file.write_text(
-        json.dumps(
-            {
-                **json.loads(file.read_text()),
-                'prompts': {'query': 'query: ', 'document': ''},
-                'similarity_fn_name': 'dot',
-            }
-        )
-    )
-    file = folder / 'sentence_bert_config.json'
-    file.write_text(json.dumps({**(json.loads(file.read_text()) if file.is_file() else {}), 'max_seq_length': 64}))
+    own = {'prompts': {'query': 'query: ', 'document': ''}, 'similarity_fn_name': 'dot'}
+    for name, more in (('config_sentence_transformers', own), ('sentence_bert_config', {'max_seq_length': 64})):
+        file = folder / f'{name}.json'
+        file.write_text(json.dumps({**(json.loads(file.read_text()) if file.is_file() else {}), **more}))
 
 
 def bare_model(folder):
@@ -176,10 +154,9 @@ def pair_model(folder):
     from tiny_models import FAMILIES, make_tokenizer
 
     tokenizer = make_tokenizer('bert')
+    config = transformers.BertConfig(vocab_size=len(tokenizer), num_labels=1, **FAMILIES['bert'][1])
     with seeded(1):
-        model = transformers.BertForSequenceClassification(
-            transformers.BertConfig(vocab_size=len(tokenizer), num_labels=1, **FAMILIES['bert'][1])
-        )
+        model = transformers.BertForSequenceClassification(config)
     tokenizer.save_pretrained(folder)
     model.save_pretrained(folder)
 
@@ -189,9 +166,8 @@ def hub(tmp_path_factory):
     from hub.server import Hub, Repository
 
     builds = {'someone/tiny-encoder': sentence_transformer, 'someone/bare': bare_model, 'someone/pairs': pair_model}
-    with Hub(
-        [Repository('models', name, build, COMMITS) for name, build in builds.items()], tmp_path_factory.mktemp('hub')
-    ) as h:
+    repositories = [Repository('models', name, build, COMMITS) for name, build in builds.items()]
+    with Hub(repositories, tmp_path_factory.mktemp('hub')) as h:
         yield h
 
 
@@ -217,14 +193,8 @@ def ask(hub, base, task, names, **more):
     import sys
     from hub.services import process_environment
 
-    done = subprocess.run(
-        [sys.executable, '-c', ASK, str(task), *names],
-        env=process_environment(hub, base, **more),
-        cwd=base,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    how = {'env': process_environment(hub, base, **more), 'cwd': base, 'capture_output': True, 'text': True}
+    done = subprocess.run([sys.executable, '-c', ASK, str(task), *names], timeout=300, **how)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1]), done.stderr
 
@@ -243,15 +213,9 @@ def test_a_hub_model_without_a_row_is_read_by_its_own_files(hub, beir, tmp_path,
     bad = ['hf:someone/bare', 'someone/bare', 'hf:someone/nothing', 'hf:someone', 'hf:someone/tiny-encoder@v9']
     found, notes = ask(hub, tmp_path, beir, [*chains, *bad])
     first = found['hf:someone/tiny-encoder']
-    own = {
-        'pooling': 'cls',
-        'similarity': 'dot',
-        'max_query_tokens': 64,
-        'max_document_tokens': 64,
-        'query_template': 'query: {text}',
-        'document_template': '{text}',
-        'load': 'sentence-transformers',
-    }
+    own = {'pooling': 'cls', 'similarity': 'dot', 'load': 'sentence-transformers'}
+    own |= {'max_query_tokens': 64, 'max_document_tokens': 64}
+    own |= {'query_template': 'query: {text}', 'document_template': '{text}'}
     assert own.items() <= first['settings'].items() and first['revision'].startswith('resolved c1c1c1c on ')
     # resolved once, recorded, and said
     assert notes.count('someone/tiny-encoder: no commit is on record') == 1
@@ -273,24 +237,18 @@ def test_a_hub_model_without_a_row_is_read_by_its_own_files(hub, beir, tmp_path,
     assert [again[c]['value'] for c in chains] == [found[c]['value'] for c in chains]
     assert 'no commit of someone/other is on record' in again['hf:someone/other']['error']
     # files were asked for at the two commits alone
-    assert {a.revision for a in hub.fetched('models', 'someone/tiny-encoder') if a.path[0] != '('} == {
-        *COMMITS,
-        '(large)',
-    }
+    asked = {a.revision for a in hub.fetched('models', 'someone/tiny-encoder') if a.path[0] != '('}
+    assert asked == {*COMMITS, '(large)'}
 
 
 def test_a_hub_id_with_a_row_is_that_row():
     from medir_nb.encoder import encoder_spec
     from medir_nb.retrieval import parse
 
-    assert (
-        str(parse('hf:sentence-transformers/all-MiniLM-L6-v2'))
-        == str(parse('sentence-transformers/all-minilm-l6-v2'))
-        == 'minilm'
-    )
-    assert str(parse('rrf(bm25,hf:BAAI/bge-large-en-v1.5)>cross-encoder/ms-marco-MiniLM-L6-v2@50')).startswith(
-        'rrf(bm25,bge-large-en'
-    )
+    for hub_id in ('hf:sentence-transformers/all-MiniLM-L6-v2', 'sentence-transformers/all-minilm-l6-v2'):
+        assert str(parse(hub_id)) == 'minilm'
+    fused = parse('rrf(bm25,hf:BAAI/bge-large-en-v1.5)>cross-encoder/ms-marco-MiniLM-L6-v2@50')
+    assert str(fused).startswith('rrf(bm25,bge-large-en')
     other = encoder_spec(f'hf:BAAI/bge-large-en-v1.5@{"ab" * 20}')
     assert other.revision == 'ab' * 20 and other.pooling == 'cls' and other.name.endswith('ab' * 20)
     with pytest.raises(MedirError, match='names no model of the Hub'):
@@ -302,19 +260,17 @@ def test_an_existing_folder_wins_over_a_hub_id(tmp_path, monkeypatch, capfd):
     from medir_nb.encoder import encoder_spec
 
     folder = tmp_path / 'BAAI' / 'bge-large-en-v1.5'
-    kinds = [f'sentence_transformers.models.{kind}' for kind in ('Transformer', 'Pooling')]
-    write_lines(
-        folder / 'modules.json',
-        [json.dumps([{'type': kind, 'path': path} for kind, path in zip(kinds, ('', '1_Pooling'))])],
-    )
+    paths = {'Transformer': '', 'Pooling': '1_Pooling'}
+    modules = [{'type': f'sentence_transformers.models.{kind}', 'path': path} for kind, path in paths.items()]
+    write_lines(folder / 'modules.json', [json.dumps(modules)])
     write_lines(folder / 'config.json', ['{"max_position_embeddings": 77}'])
     monkeypatch.chdir(tmp_path)
     hub_module.commits._tell_folder.cache_clear()
     for _ in range(2):
         assert encoder_spec('BAAI/bge-large-en-v1.5').max_query_tokens == 77
     assert encoder_spec('hf:BAAI/bge-large-en-v1.5').hub == 'BAAI/bge-large-en-v1.5'
-    said = capfd.readouterr().err.splitlines()
-    assert len(said) == 1 and 'the folder is read; write hf:BAAI/bge-large-en-v1.5' in said[0]
+    (said,) = capfd.readouterr().err.splitlines()
+    assert 'the folder is read; write hf:BAAI/bge-large-en-v1.5' in said
 
 
 # ---------------------------------------------------------------- checked before the first text is encoded
@@ -361,11 +317,13 @@ def test_a_grid_says_first_what_cannot_run_and_goes_on(beir, fake_minilm, capfd,
     from medir_nb import evaluator
 
     monkeypatch.delenv('VOYAGE_API_KEY', raising=False)
-    seen = []
-    inner = evaluator.evaluate
-    monkeypatch.setattr(
-        evaluator.evaluation, 'evaluate', lambda *a, **k: (seen.append(capfd.readouterr().err), inner(*a, **k))[1]
-    )
+    seen, inner = [], evaluator.evaluate
+
+    def watched(*arguments, **options):
+        seen.append(capfd.readouterr().err)
+        return inner(*arguments, **options)
+
+    monkeypatch.setattr(evaluator.evaluation, 'evaluate', watched)
     scores, not_run = evaluator.evaluate_grid([str(beir)], ['minilm', 'voyage-3'])
     assert [s.system for s in scores] == ['minilm'] and set(not_run) == {('voyage-3', str(beir))}
     assert 'voyage-3 cannot run: model voyage-3: the key of' in seen[0] and len(seen) == 1
@@ -407,9 +365,8 @@ def test_models_say_what_runs_here_and_why_not(medir, own_registry, monkeypatch,
 def test_a_killed_encoding_keeps_what_slow_models_encoded(tmp_path, fake_minilm, monkeypatch):
     from medir_nb import encoder
 
-    folder = write_beir(
-        tmp_path / 'many', [(f'd{i}', '', f'text number {i}') for i in range(300)], [('q', 'text')], [('q', 'd1', 1)]
-    )
+    documents = [(f'd{i}', '', f'text number {i}') for i in range(300)]
+    folder = write_beir(tmp_path / 'many', documents, [('q', 'text')], [('q', 'd1', 1)])
     inner, calls = encoder.TorchBackend.encode, []
 
     def slow(self, texts, prompt=''):
@@ -477,9 +434,8 @@ def test_a_killed_mine_keeps_each_text_as_it_ends_and_goes_on(tmp_path):
     import sys
     import time
 
-    source = write_lines(
-        tmp_path / 'eight.jsonl', [{'id': f'd{i}', 'doc': f'{t}. {x}'} for i, (_, t, x) in enumerate(DOCUMENTS[:8])]
-    )
+    eight = [{'id': f'd{i}', 'doc': f'{title}. {text}'} for i, (_, title, text) in enumerate(DOCUMENTS[:8])]
+    source = write_lines(tmp_path / 'eight.jsonl', eight)
     home, tape = tmp_path / 'own', tmp_path / 'own' / 'cassettes' / 'smollm2.jsonl'
     settings = ('model=smollm2', 'sampling={max_tokens: 120}', 'most_repeated=1')
     command = [sys.executable, '-m', 'medir_nb.workbook', 'mine', 'synthesize_queries', source, tmp_path / 'out.jsonl']
@@ -496,14 +452,10 @@ def test_a_killed_mine_keeps_each_text_as_it_ends_and_goes_on(tmp_path):
         child.wait()
     before = kept()
     assert 0 < before < 8 and shown and shown < 15 and not (tmp_path / 'out.jsonl').exists()
-    done = subprocess.run(
-        command, env={**environment, 'MEDIR_PROGRESS': '0'}, capture_output=True, text=True, timeout=300
-    )
+    environment['MEDIR_PROGRESS'] = '0'
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert kept() == 8 and len((tmp_path / 'out.jsonl').read_text().splitlines()) >= 1
-
-
-# ---------------------------------------------------------------- plans and help
 
 
 # ---------------------------------------------------------------- BM25 on Chinese
@@ -512,21 +464,20 @@ def test_a_killed_mine_keeps_each_text_as_it_ends_and_goes_on(tmp_path):
 def test_grams_are_characters_and_bigrams_with_other_words_once():
     from medir_nb.retrieval import ANALYZERS, analyze
 
-    assert analyze(['高血压 ACE抑制剂 5mg'], 'grams') == [
-        ['高', '血', '压', 'ace', '抑', '制', '剂', '5mg', '高血', '血压', '抑制', '制剂']
-    ]
+    (words,) = analyze(['高血压 ACE抑制剂 5mg'], 'grams')
+    assert words == '高 血 压 ace 抑 制 剂 5mg 高血 血压 抑制 制剂'.split()
     assert 'grams' in ANALYZERS and analyze(['痛'], 'grams') == [['痛']]
 
 
+ANALYZED = ('jieba', 'bigram', 'char', 'grams')
+
+
 def test_the_chinese_default_is_the_best_that_was_measured(medir):
-    scores = {
-        a: evaluate('zh-lay', f'bm25(analyzer={a})', ['nDCG@10']).mean('nDCG@10')
-        for a in ('jieba', 'bigram', 'char', 'grams')
-    }
-    assert evaluate('zh-lay', 'bm25', ['nDCG@10']).mean('nDCG@10') == scores['grams'] > scores['jieba'] + 0.2
-    assert scores['grams'] > scores['bigram'] + 0.2
-    text = ' '.join(medir('evaluate', '--help').out.split())
-    assert all(a in text for a in ('jieba', 'bigram', 'char', 'grams'))
+    systems = {'bm25': 'bm25'} | {name: f'bm25(analyzer={name})' for name in ANALYZED}
+    scores = {name: evaluate('zh-lay', system, ['nDCG@10']).mean('nDCG@10') for name, system in systems.items()}
+    assert scores['bm25'] == scores['grams'] > max(scores['jieba'], scores['bigram']) + 0.2
+    text = medir('evaluate', '--help').out
+    assert all(name in text for name in ANALYZED)
 
 
 @pytest.mark.slow
@@ -537,8 +488,6 @@ def test_the_default_leads_on_the_chinese_pools(medir_data):
     if not folders:
         pytest.skip('the pools are not below MEDIR_DATA')
     pools = data.pool_tasks([load_task(str(p)) for p in folders])
-    mean = {
-        a: macro_average([evaluate(t, f'bm25(analyzer={a})', ['nDCG@10']) for t in pools])
-        for a in ('jieba', 'bigram', 'char', 'grams')
-    }
-    assert all(mean['grams']['value'] > mean[a]['high'] for a in ('jieba', 'bigram', 'char')), mean
+    scores = {name: [evaluate(pool, f'bm25(analyzer={name})', ['nDCG@10']) for pool in pools] for name in ANALYZED}
+    mean = {name: macro_average(found) for name, found in scores.items()}
+    assert all(mean['grams']['value'] > mean[name]['high'] for name in ANALYZED[:3]), mean

@@ -16,9 +16,8 @@ def module_of(notebook):
 EXPORTING = sorted(p for p in (ROOT / 'nbs').rglob('[0-9]*.ipynb') if '.ipynb_checkpoints' not in p.parts)
 ORDER = [module_of(notebook) for notebook in EXPORTING]
 NOTEBOOKS = sorted(p for p in (ROOT / 'nbs').rglob('*.ipynb') if '.ipynb_checkpoints' not in p.parts)
-LAZY = set(
-    'torch transformers sentence_transformers datasets faiss mteb matplotlib seaborn fastcore nbdev papermill bm25s'.split()
-)
+LAZY = 'torch transformers sentence_transformers datasets faiss mteb matplotlib seaborn fastcore nbdev papermill bm25s'
+LAZY = set(LAZY.split())
 
 
 def settings():
@@ -28,15 +27,14 @@ def settings():
 
 
 def pins(lines):
-    return dict(
-        re.match(r'([A-Za-z0-9_.-]+)==([^\s#;]+)', l).groups() for l in lines if re.match(r'[A-Za-z0-9_.-]+==', l)
-    )
+    return dict(found.groups() for line in lines if (found := re.match(r'([A-Za-z0-9_.-]+)==([^\s#;]+)', line)))
 
 
-lock = lambda: {
-    k.lower().replace('_', '-'): v
-    for k, v in pins((ROOT / 'requirements/lock-py311-cpu.txt').read_text().splitlines()).items()
-}
+def lock():
+    pinned = pins((ROOT / 'requirements/lock-py311-cpu.txt').read_text().splitlines())
+    return {name.lower().replace('_', '-'): version for name, version in pinned.items()}
+
+
 name_of = lambda requirement: re.match(r'[A-Za-z0-9_.-]+', requirement)[0].lower().replace('_', '-')
 
 
@@ -52,9 +50,9 @@ def imported_modules(module):
             continue
         above = package[: len(package) + 1 - node.level] if node.level else []
         whole = '.'.join([*above, *(node.module or '').split('.')]).strip('.')
-        names = (
-            [whole] if whole != 'medir_nb' else [f'medir_nb.{a.name}' for a in node.names if a.name != '__version__']
-        )
+        names = [whole]
+        if whole == 'medir_nb':
+            names = [f'medir_nb.{alias.name}' for alias in node.names if alias.name != '__version__']
         yield from (name.removeprefix('medir_nb.') for name in names if name.startswith('medir_nb.'))
 
 
@@ -71,10 +69,9 @@ def test_modules_import_only_from_modules_before_them(module):
 @pytest.mark.parametrize('module', ORDER)
 def test_a_module_imports_no_private_name_of_another(module):
     tree = ast.parse(file_of(module).read_text())
-    imports = [
-        n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and (n.level or 'medir_nb' in (n.module or ''))
-    ]
-    assert not [a.name for n in imports for a in n.names if a.name.startswith('_') and not a.name.startswith('__')]
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    own = [node for node in imports if node.level or 'medir_nb' in (node.module or '')]
+    assert not [alias.name for node in own for alias in node.names if re.match('_[^_]', alias.name)]
 
 
 @pytest.mark.parametrize('door', sorted({m.split('.')[0] for m in ORDER if '.' in m}))
@@ -112,10 +109,7 @@ def test_environment_lock_and_settings_name_the_same_versions():
     env = yaml.safe_load((ROOT / 'environment.yml').read_text())
     pip = next(part['pip'] for part in env['dependencies'] if isinstance(part, dict))
     have, told, pinned = lock(), settings(), pins(pip)
-    alone = ('vllm', 'faiss-gpu')
-    assert {name: have[name] for name in pinned if name not in alone} == {
-        n: pinned[n] for n in pinned if n not in alone
-    }
+    assert not {name for name in pinned if name not in ('vllm', 'faiss-gpu') and have[name] != pinned[name]}
     # faiss for processors and for GPUs never meet
     assert pinned['faiss-gpu'] == have['faiss-cpu'] and 'faiss-gpu' not in have and 'faiss-cpu' not in pinned
     assert {'torch', 'vllm', 'faiss-gpu', 'jupyterlab'} <= set(pinned)
@@ -154,22 +148,16 @@ def test_batches_resolve():
 FOLDERS = 'medir_nb nbs tests params requirements docs tools .ci .github'.split()
 KINDS = {'.py', '.yaml', '.yml', '.ipynb', '.txt', '.md', '.csv', ''}
 TEXT = [p for d in FOLDERS for p in (ROOT / d).rglob('*') if p.suffix in KINDS and p.is_file()]
-PAGES = [
-    ROOT / name for name in ('README.md', 'CONTRIBUTING.md', 'CHANGELOG.md', 'medir_nb/registry/published/README.md')
-]
+PAGES = 'README.md CONTRIBUTING.md CHANGELOG.md medir_nb/registry/published/README.md'.split()
+PAGES = [ROOT / name for name in PAGES]
 TEXT += PAGES + [ROOT / name for name in ('.pre-commit-config.yaml', 'Makefile', 'environment.yml', 'settings.ini')]
 
 
 def test_nothing_of_one_machine_is_committed():
-    needle = re.compile(
-        '|'.join(['/ro' + 'ot/', '/ho' + r'me/\w', '/wo' + 'rk/', 'sk' + '-[A-Za-z0-9]{20,}', r'py' + 'pi.org'])
-    )
-    found = {
-        str(p.relative_to(ROOT)): m.group(0)
-        for p in TEXT
-        if not {'__pycache__', '.ruff_cache'} & set(p.parts) and (m := needle.search(p.read_text(errors='replace')))
-    }
-    assert not found
+    names = ['/ro' + 'ot/', '/ho' + r'me/\w', '/wo' + 'rk/', 'sk' + '-[A-Za-z0-9]{20,}', r'py' + 'pi.org']
+    texts = [path for path in TEXT if not {'__pycache__', '.ruff_cache'} & set(path.parts)]
+    found = {path: re.search('|'.join(names), path.read_text(errors='replace')) for path in texts}
+    assert not {path: match for path, match in found.items() if match}
 
 
 DOCUMENTS = [*sorted((ROOT / 'docs').rglob('*.md')), *PAGES]
@@ -246,11 +234,10 @@ import density
 def test_the_house_stays_within_its_limits():
     figures = density.house()
     assert figures.keys() == density.LIMITS.keys()
-    missed = {
-        name: (figures[name], limit)
-        for name, limit in density.LIMITS.items()
-        if (figures[name] < limit if name in density.AT_LEAST else figures[name] > limit)
-    }
+    missed = {}
+    for name, limit in density.LIMITS.items():
+        if figures[name] < limit if name in density.AT_LEAST else figures[name] > limit:
+            missed[name] = figures[name], limit
     assert not missed
 
 
@@ -272,10 +259,9 @@ def said_texts():
         inside |= {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
         for node in nodes:
             parts = node.values if isinstance(node, ast.JoinedStr) else [node]
-            is_typed = lambda part: (
-                isinstance(part, ast.FormattedValue) and ast.unparse(part.value).startswith('typed(')
-            )
-            words = [p.value if isinstance(p, ast.Constant) else 'X' if is_typed(p) else 'Y' for p in parts]
+            typed = [isinstance(p, ast.FormattedValue) and ast.unparse(p.value).startswith('typed(') for p in parts]
+            said = [p.value if isinstance(p, ast.Constant) else 'Y' for p in parts]
+            words = ['X' if is_typed else word for word, is_typed in zip(said, typed, strict=True)]
             if id(node) not in inside and isinstance(node, ast.Constant | ast.JoinedStr) and isinstance(words[0], str):
                 yield f'{path.relative_to(ROOT)}:{node.lineno}', ''.join(words)
 
@@ -286,10 +272,8 @@ def options_by_command():
     from medir_nb.workbook import app
 
     whole = typer.main.get_command(app)
-    commands = {
-        **{name: command for name, command in whole.commands.items() if not command.hidden},
-        **{f'study {name}': command for name, command in whole.commands['study'].commands.items()},
-    }
+    commands = {name: command for name, command in whole.commands.items() if not command.hidden}
+    commands |= {f'study {name}': command for name, command in commands['study'].commands.items()}
     of_all = {option for parameter in whole.params for option in parameter.opts}
     return {n: {o for parameter in c.params for o in parameter.opts} | of_all for n, c in commands.items()}
 
@@ -310,9 +294,8 @@ def faults_of_text(text, options, extras, packages):
         known = options.get(name, set().union(*options.values()))
         yield from (f'{name} has no {o}' for o in re.findall(r'(?<!\S)--?[a-z][a-z-]*', line) if o not in known)
     yield from (f'no extra {extra}' for extra in re.findall(r'medir_nb\[([a-z-]+)\]', text) if extra not in extras)
-    yield from (
-        f'{place} is not typed' for place in re.findall(r'(?:\bmedir (?:study )?(?!study)[a-z]+|\brm|--to) Y', text)
-    )
+    places = re.findall(r'(?:\bmedir (?:study )?(?!study)[a-z]+|\brm|--to) Y', text)
+    yield from (f'{place} is not typed' for place in places)
     named = re.findall(r'pip install (?:--[a-z-]+ )*([a-z][a-z0-9-]*)', text)
     yield from (f'no requirement {name}' for name in named if name not in packages)
 
@@ -325,7 +308,6 @@ def test_a_command_in_a_message_is_one_that_runs():
         'medir lable',
         'pip install "medir_nb[lable]"',
         'pip install fais',
-        'rm Y',
     ]
-    assert all(list(faults_of_text(text, *known)) for text in stale)
+    assert all(list(faults_of_text(text, *known)) for text in [*stale, 'rm Y'])
     assert not [(place, fault) for place, text in texts for fault in faults_of_text(text, *known)]

@@ -8,7 +8,7 @@ ROOT = Path(__file__).parent.parent
 NODE = shutil.which('node')
 sys.path.insert(0, str(ROOT / 'tools' / 'site'))
 from medir_nb.judging.label_tables import write_csv
-import notebooks, reference, stage
+import hook, notebooks, reference, stage
 
 
 def notebook(*cells):
@@ -44,34 +44,20 @@ def test_no_kind_of_output_lets_a_text_run():
             assert not any(line.startswith(lines[-1]) for line in lines[1:-1])
     assert not Found.tags & {'img', 'script', 'svg', 'a', 'iframe'} and Found.attributes <= {'class', 'markdown'}
     # in a cell of a page's table nothing is left that Markdown or HTML would read
-    assert reference.plain('<b>[x](y){: onclick=1}`_*|') == ''.join(
-        f'&#{ord(c)};' if c in '<>[]{}=`_*|' else c for c in '<b>[x](y){: onclick=1}`_*|'
-    )
-
-
-def stream(name, *texts):
-    return [{'output_type': 'stream', 'name': name, 'text': text} for text in texts]
+    said = '<b>[x](y){: onclick=1}`_*|'
+    assert reference.plain(said) == ''.join(f'&#{ord(c)};' if c in '<>[]{}=`_*|' else c for c in said)
 
 
 def test_a_notebook_becomes_prose_lessons_and_names_of_what_it_exports(tmp_path):
     export = '#| export\ndef load(name: str):  # of a task\n    "Read a task."\n    return name\n\n\ndef _private():\n    pass'
-    cells = notebook(
-        ('markdown', '# data.x', {}),
-        ('code', '#| default_exp data.x', {}),
-        ('code', 'import os\nfrom x import y', {}),
-        ('code', export, {}),
-    )
-    lesson = {
-        'outputs': [
-            {'output_type': 'execute_result', 'data': {'text/plain': "'hpo-lay'"}},
-            {'output_type': 'display_data', 'data': {'image/png': 'aGVsbG8='}},
-        ]
-    }
-    cells['cells'] += notebook(('code', "load('hpo-lay')", lesson))['cells']
-    (tmp_path / 'n.ipynb').write_text(json.dumps(cells))
-    page = notebooks.page_of(
-        tmp_path / 'n.ipynb', tmp_path / 'pictures', deeper=1, api='../api/encoding.md#data', door={'load'}
-    )
+    outputs = [{'output_type': 'execute_result', 'data': {'text/plain': "'hpo-lay'"}}]
+    outputs += [{'output_type': 'display_data', 'data': {'image/png': 'aGVsbG8='}}]
+    code = ['#| default_exp data.x', 'import os\nfrom x import y', export]
+    cells = [('markdown', '# data.x', {}), *(('code', source, {}) for source in code)]
+    written = notebook(*cells, ('code', "load('hpo-lay')", {'outputs': outputs}))
+    (tmp_path / 'n.ipynb').write_text(json.dumps(written))
+    how = {'deeper': 1, 'api': '../api/encoding.md#data', 'door': {'load'}}
+    page = notebooks.page_of(tmp_path / 'n.ipynb', tmp_path / 'pictures', **how)
     assert page.startswith('## data.x') and '> [`load`](../api/encoding.md#data-load)\n' in page
     inner = notebooks.page_of(tmp_path / 'n.ipynb', tmp_path / 'pictures')
     assert '> `load`: Read a task.\n' in inner
@@ -139,9 +125,8 @@ def test_links_to_files_of_the_repository_become_links_to_their_pages(tmp_path):
     site.add('adding.md', '', 'docs/adding.md')
     text = '[a](../docs/adding.md#x), [p](../nbs/papers), [gone](../tools/density.py), [out](https://x.org)\n```\n[a](../docs/adding.md)\n```\n'
     mended = site.linked('learn/x.md', text, 'nbs/x.ipynb')
-    assert mended.startswith(
-        '[a](../adding.md#x), [p](../papers/index.md), gone (`tools/density.py`), [out](https://x.org)'
-    )
+    links = '[a](../adding.md#x), [p](../papers/index.md), gone (`tools/density.py`), [out](https://x.org)'
+    assert mended.startswith(links)
     assert mended.endswith('```\n[a](../docs/adding.md)\n```\n')
 
 
@@ -194,8 +179,7 @@ def test_the_table_of_the_front_page_says_what_the_published_cells_say(front, da
             assert (size, licence) == ('no weights', 'no weights') and expression.startswith('bm25')
             continue
         unit = {'M': 1e6, 'B': 1e9}[size[-1]]
-        shown = float(size[:-2])
-        assert abs(shown - row['params'] / unit) <= (0.5 if unit == 1e6 else 0.051), label
+        assert abs(float(size[:-2]) - row['params'] / unit) <= (0.5 if unit == 1e6 else 0.051), label
         assert licence == row['licence'] != '', label
     # the sentences above and below it
     first, second = means.index[:2]
@@ -204,9 +188,7 @@ def test_the_table_of_the_front_page_says_what_the_published_cells_say(front, da
     barred = [line[0] for line in lines if '-nc' in line[4]]
     assert f'Not for commercial use: {", ".join(barred)}.' in front and barred
     assert f'between {without.loc[first].min():.0f} and {without.loc[first].max():.0f};' in front
-    printed = frame['r2med-biology']
-    for name in (first, 'bm25'):
-        assert f'is printed as {printed[name]:.2f};' in front
+    assert all(f'is printed as {frame["r2med-biology"][name]:.2f};' in front for name in (first, 'bm25'))
     assert f'{len(data["cells"]["row"]):,} printed scores' in front
 
 
@@ -286,34 +268,25 @@ def test_every_picture_of_a_paper_stands_once_and_is_a_download(notebook, tmp_pa
 # ---------------------------------------------------------------- the built site
 
 
-def hook():
-    import importlib.util
-
-    spec = importlib.util.spec_from_file_location('hook', ROOT / 'tools/site/hook.py')
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_the_search_knows_the_names_that_a_table_explains():
     rows = '<tr><td><code>pooling</code></td><td><code>mean</code></td></tr><tr><td>x</td></tr><tr><td><code>dim</code>'
     page = f'<h1 id="p">P</h1><p>x</p><h2 id="s">S</h2><table><tr><th>setting</th></tr>{rows}</td></tr></table><h2 id="e">E</h2>'
-    found = hook().names_of(page, 'learn/settings.html')
+    found = hook.names_of(page, 'learn/settings.html')
     assert found == {'learn/settings.html#s': ['pooling', 'dim']}
     entry = {'title': 'S', 'text': '<p>The <code>dim</code> of</p>'}
-    assert hook().shortened(entry, ['pooling', 'dim']) == {'title': 'S', 'text': 'The dim of pooling'}
+    assert hook.shortened(entry, ['pooling', 'dim']) == {'title': 'S', 'text': 'The dim of pooling'}
 
 
 def test_the_search_reads_headings_and_prose_alone():
     text = '<p>Prose <code>x</code>.</p><pre>secret = 1</pre><table><tr><td>cell</table><blockquote>`name`</blockquote>'
-    assert hook().shortened({'title': 'T', 'text': text}) == {'title': 'T', 'text': 'Prose x .'}
-    assert len(hook().shortened({'text': 'word ' * 200})['text']) <= hook().SHOWN + 2
+    assert hook.shortened({'title': 'T', 'text': text}) == {'title': 'T', 'text': 'Prose x .'}
+    assert len(hook.shortened({'text': 'word ' * 200})['text']) <= hook.SHOWN + 2
 
 
 def test_a_style_keeps_rules_of_classes_that_pages_have():
     style = '.a .b{c:d}.a .gone,.a{e:f}.gone:hover{g:h}.a:not(.gone){i:j}a[href$=".pdf"]{k:l}@media print{.gone{m:n}.b{o:p}}'
     kept = '.a .b{c:d}.a .gone,.a{e:f}.a:not(.gone){i:j}a[href$=".pdf"]{k:l}@media print{.b{o:p}}'
-    assert hook().pruned(style, {'a', 'b'}) == kept
+    assert hook.pruned(style, {'a', 'b'}) == kept
 
 
 def test_what_every_page_repeats_stands_in_one_file():
@@ -328,14 +301,13 @@ def test_what_every_page_repeats_stands_in_one_file():
     frame = {}
     field = '<header><nav><script>__md_search()</script>\n</nav>\n</header>'
     called = f'<script>__md_colours()</script><script>__md_palette()</script>{field}<script>__md_config()</script>'
-    assert hook().with_one_frame(page('.', 's/w.js'), hook().base_of('index.html'), frame) == (
-        f'<script src="assets/frame.js"></script>{called}'
-    )
-    below = hook().with_one_frame(page('../..', '../../s/w.js'), hook().base_of('a/b/c.html'), frame)
+    top = hook.with_one_frame(page('.', 's/w.js'), hook.base_of('index.html'), frame)
+    assert top == f'<script src="assets/frame.js"></script>{called}'
+    below = hook.with_one_frame(page('../..', '../../s/w.js'), hook.base_of('a/b/c.html'), frame)
     assert below == f'<script src="../../assets/frame.js"></script>{called}'
     another = page('..', '../other.js')
-    assert hook().with_one_frame(another, '..', frame) == another, 'a page that repeats something else keeps it'
-    made = hook().frame_script(frame)
+    assert hook.with_one_frame(another, '..', frame) == another, 'a page that repeats something else keeps it'
+    made = hook.frame_script(frame)
     assert '__md_scope=new URL(base,location)' in made and '{var palette=1<2}' in made and '"s/w.js"' in made
     assert '<div class=md-search role=dialog><nav>x</nav></div>' in made
     assert '<form class=md-header__option data-md-component=palette><i>x</i></form>' in made
@@ -343,12 +315,11 @@ def test_what_every_page_repeats_stands_in_one_file():
 
 @pytest.mark.skipif(not NODE, reason='no node on this machine; make docs-check saves a table in a browser')
 def test_a_saved_table_is_a_csv_file_in_which_nothing_runs():
-    cell = {'rowSpan': 1, 'colSpan': 1}
-    lines = [
-        [{**cell, 'innerText': 'task', 'rowSpan': 2}, {**cell, 'innerText': 'nDCG@10', 'colSpan': 2}],
-        [{**cell, 'innerText': 'bm25'}, {**cell, 'innerText': ' =1+1 '}],
-        [{**cell, 'innerText': 'a,\n"b"'}, {**cell, 'innerText': '-0.5'}, {**cell, 'innerText': '+0.1 [-0.1, +0.3]'}],
-    ]
+    def cell(text, rows=1, columns=1):
+        return {'innerText': text, 'rowSpan': rows, 'colSpan': columns}
+
+    lines = [[cell('task', rows=2), cell('nDCG@10', columns=2)], [cell('bm25'), cell(' =1+1 ')]]
+    lines += [[cell('a,\n"b"'), cell('-0.5'), cell('+0.1 [-0.1, +0.3]')]]
     said = f"""const s = require({str(stage.HERE / 'web/site.js')!r})
         console.log(s.csvText(s.rowsOf({{rows: {json.dumps([{'cells': line} for line in lines])}}})))"""
     text = subprocess.run([NODE, '-e', said], capture_output=True, text=True, check=True).stdout
@@ -384,9 +355,7 @@ print(hook.with_formulas(page, 'x.md'))
 SITE_PYTHON = ROOT / '.venv-docs/bin/python'
 
 
-@pytest.mark.skipif(
-    not SITE_PYTHON.is_file(), reason='no tools of the site here; make docs-check looks at formulas, too'
-)
+@pytest.mark.skipif(not SITE_PYTHON.is_file(), reason='no tools of the site; make docs-check looks at formulas, too')
 def test_formulas_are_drawn_and_dollars_of_other_kinds_stay():
     def made(text):
         return subprocess.run([SITE_PYTHON, '-c', TO_HTML], input=text, cwd=ROOT, capture_output=True, text=True)
@@ -394,8 +363,7 @@ def test_formulas_are_drawn_and_dollars_of_other_kinds_stay():
     page = made(FORMULA_PAGE).stdout
     assert '<math><msup><mi>s</mi><mo>+</mo></msup></math>' in page
     assert page.count('<math display="block">') == 1 and page.count('<mfrac>') == 1 and page.count('<math') == 4
-    assert 'arithmatex' not in page and r'\frac' not in page
-    assert '<img' not in page and '<mtext>&lt;img' in page
+    assert not any(text in page for text in ('arithmatex', r'\frac', '<img')) and '<mtext>&lt;img' in page
     assert 'It costs $5 to $10, or $5-$7;' in page
     assert '<code>$MEDIR_HOME</code> and <code>$MEDIR_DATA</code>' in page and 'echo $HOME $PATH $x^2$' in page
     wrong = made(r'A formula that nobody can read: $\nosuch{x}$.')
@@ -405,14 +373,12 @@ def test_formulas_are_drawn_and_dollars_of_other_kinds_stay():
 
 def test_what_arithmatex_takes_for_a_formula_before_a_figure_is_an_amount():
     page = r'<p><span class="arithmatex">\(5-\)</span>7 and <span class="arithmatex">\(5&lt;\)</span>7</p>'
-    assert hook().with_formulas(page) == '<p>$5-$7 and $5&lt;$7</p>'
+    assert hook.with_formulas(page) == '<p>$5-$7 and $5&lt;$7</p>'
 
 
 def test_notes_for_the_tests_are_not_shown(tmp_path):
-    site = stage.Site(tmp_path)
     text = 'a\n\n<!-- not run: it takes a GPU -->\n```sh\n<!-- not run: x -->\n```\n'
-    shown = site.linked('x.md', text, 'x.md')
-    assert shown == 'a\n\n```sh\n<!-- not run: x -->\n```\n'
+    assert stage.Site(tmp_path).linked('x.md', text, 'x.md') == 'a\n\n```sh\n<!-- not run: x -->\n```\n'
 
 
 def test_a_stored_page_names_the_parameters_of_its_outputs(tmp_path):

@@ -46,18 +46,6 @@ class _Runs(_Strict):
     hours: pydantic.PositiveFloat | None = None  # once its runs took so long, no other is started
     runs: Annotated[list[_Run], pydantic.Field(min_length=1)]
 
-# %% ../../nbs/11_workbook/09_batch.ipynb #6b338273
-def _batch_error(error: pydantic.ValidationError, path: Path) -> MedirError:
-    "pydantic's first complaint as one line."
-    first = error.errors()[0]
-    place, name = first['loc'], str(first['loc'][-1])
-    where = f' of run {place[1]}' if len(place) > 2 else ''
-    if first['type'] == 'extra_forbidden':
-        known = (_Run if where else _Runs).model_fields
-        return MedirError(f'unknown key {name!r}{where}', path, nearest(name, known))
-    what = f'`{".".join(map(str, place[2:] or place))}`{where}: {first["msg"]}'
-    return MedirError(what, path, 'write a line `- {notebook: NAME, preset: smoke, after: [0]}` for each run')
-
 # %% ../../nbs/11_workbook/09_batch.ipynb #d6c277b5
 def run_parameters(run: dict) -> dict:
     "The resolved parameters of a run of a batch."
@@ -75,15 +63,21 @@ def read_batch(
     try:
         read = _Runs.model_validate(batch)
     except pydantic.ValidationError as e:
-        raise _batch_error(e, path) from None
+        first = e.errors()[0]
+        place, name = first['loc'], str(first['loc'][-1])
+        where, known = (f' of run {place[1]}', _Run) if len(place) > 2 else ('', _Runs)
+        if first['type'] == 'extra_forbidden':
+            raise MedirError(f'unknown key {name!r}{where}', path, nearest(name, known.model_fields)) from None
+        what = f'`{".".join(map(str, place[2:] or place))}`{where}: {first["msg"]}'
+        fix = 'write a line `- {notebook: NAME, preset: smoke, after: [0]}` for each run'
+        raise MedirError(what, path, fix) from None
     for i, run in enumerate(read.runs):
         is_later = all(earlier < i for earlier in run.after)
         check(is_later, f'run {i} stands before one it waits for', path, 'order the runs')
         run_parameters(run.model_dump())
-    read.engine = engine or read.engine
-    known = {'engine': read.engine, 'hours': read.hours, 'runs': batch['runs']}
-    most = 2 if read.engine == 'local' else 1000
-    return {'workers': min(most, max(1, read.workers)), **known}
+    engine = engine or read.engine
+    most = 2 if engine == 'local' else 1000
+    return {'workers': min(most, max(1, read.workers)), 'engine': engine, 'hours': read.hours, 'runs': batch['runs']}
 
 # %% ../../nbs/11_workbook/09_batch.ipynb #fab22073
 def makers_of(runs: list[dict]) -> list[list[int]]:
@@ -93,24 +87,17 @@ def makers_of(runs: list[dict]) -> list[list[int]]:
     named = [words_in(parameters) for parameters in resolved]
     return [[j for j in range(i) if (made[j] - made[i]) & named[i]] for i in range(len(runs))]
 
-# %% ../../nbs/11_workbook/09_batch.ipynb #5f4ae65f
-def _run_command(run: dict, upstream: list[str], force: bool) -> list[str]:
-    "The command line of one run of a batch."
+# %% ../../nbs/11_workbook/09_batch.ipynb #a2d74d96
+def _run_process(run: dict, upstream: list[str], workers: int, force: bool) -> dict:
+    "The receipt of one run of a batch, made by a process of its own."
     command = [sys.executable, '-m', 'medir_nb.workbook', 'run', run['notebook'], '--home', str(home()), '--receipt']
-    if run.get('preset'):
-        command += ['--preset', run['preset']]
-    if force:
-        command += ['--force']
+    command += ['--preset', run['preset']] if run.get('preset') else []
+    command += ['--force'] if force else []
     for name, value in (run.get('parameters') or {}).items():
         command += ['-p', f'{name}={json.dumps(value)}']
     for key in upstream:
         command += ['--upstream', key]
-    return command
-
-# %% ../../nbs/11_workbook/09_batch.ipynb #a2d74d96
-def _run_process(run: dict, upstream: list[str], workers: int, force: bool) -> dict:
-    "The receipt of one run of a batch, made by a process of its own."
-    command, threads = _run_command(run, upstream, force), {'OMP_NUM_THREADS': '1'} if workers > 1 else {}
+    threads = {'OMP_NUM_THREADS': '1'} if workers > 1 else {}
     # it ends with this process
     told = {'MEDIR_ROOT': str(workbook_root()), 'MEDIR_PROGRESS': '0', 'MEDIR_PARENT': str(os.getpid())}
     done = subprocess.run(command, env=threads | os.environ | told, capture_output=True, text=True)
@@ -124,16 +111,14 @@ class ProcessEngine:
     "Runs as processes where an engine works. Another one is a class with `submit`, and its row in `ENGINES`."
 
     def __init__(self, workers: int, force: bool, engine=None):  # one of `core.engines`; None: this machine's
-        self.options, self.pool = (workers, force), ThreadPoolExecutor(workers)
+        self.options, self.pool = {'workers': workers, 'force': force}, ThreadPoolExecutor(workers)
         self.engine = engine or LocalEngine(1)
 
     def submit(self, run: dict, upstream: list[str]) -> Future:
         "The receipt of a run, as soon as there is one."
-        return self.pool.submit(self._receipt, run, upstream)
-
-    def _receipt(self, run: dict, upstream: list[str]) -> dict:
-        work = partial(_run_process, upstream=upstream, workers=self.options[0], force=self.options[1])
-        return done_by(self.engine, work, run, gpus=run.get('gpus', 0), memory=run.get('memory', 0))
+        work = partial(_run_process, upstream=upstream, **self.options)
+        needs = {'gpus': run.get('gpus', 0), 'memory': run.get('memory', 0)}
+        return self.pool.submit(done_by, self.engine, work, run, **needs)
 
 # %% ../../nbs/11_workbook/09_batch.ipynb #69e3a3f7
 ENGINES = {
@@ -142,39 +127,28 @@ ENGINES = {
 }
 
 
-def _engine_of(batch: dict, force: bool, path: Path):
-    "The engine that a batch names, `ray:ADDRESS` with an address."
-    name, _, address = batch['engine'].partition(':')
-    check(name in ENGINES, f'unknown engine {name!r}', path, nearest(name, ENGINES))
-    return ENGINES[name](batch['workers'], force, *filter(None, [address]))
-
-# %% ../../nbs/11_workbook/09_batch.ipynb #90610556
-def _label(i: int, run: dict) -> str:
-    return ' '.join(filter(None, (f'run {i}: {run["notebook"]}', run.get('preset'))))
-
-
-def _blocked_runs(runs: list[dict]) -> dict[int, list[str]]:
-    "The runs that cannot work on this machine, with the reasons; said before the first one starts."
-    reasons = {i: obstacles(run['notebook'], run_parameters(run)) for i, run in enumerate(runs)}
-    blocked = {i: why for i, why in reasons.items() if why}
-    for i, why in blocked.items():
-        note(f'{_label(i, runs[i])} cannot work here: {"; ".join(why)}')
-    return blocked
-
-# %% ../../nbs/11_workbook/09_batch.ipynb #7f6570f0
 class _HoursSpent(MedirError):
     "A run that is not started, because those before it took the hours of the batch."
 
 # %% ../../nbs/11_workbook/09_batch.ipynb #eaef2ade
+def _label(i: int, run: dict) -> str:
+    return ' '.join(filter(None, (f'run {i}: {run["notebook"]}', run.get('preset'))))
+
+# %% ../../nbs/11_workbook/09_batch.ipynb #6f0c1d13
 class _Batch:
     "The runs of a batch while they are worked off."
 
     def __init__(self, path: Path, force: bool, engine: str | None = None):
         batch = read_batch(path, engine)
         self.runs, self.workers, self.hours = batch['runs'], batch['workers'], batch['hours']
-        self.engine = _engine_of(batch, force, path)
-        self.makers, self.blocked = makers_of(self.runs), _blocked_runs(self.runs)
-        self.done = {}  # number → future of its receipt
+        name, _, address = batch['engine'].partition(':')
+        check(name in ENGINES, f'unknown engine {name!r}', path, nearest(name, ENGINES))
+        self.engine = ENGINES[name](self.workers, force, *filter(None, [address]))
+        self.makers, self.done = makers_of(self.runs), {}  # number → future of its receipt
+        reasons = {i: obstacles(run['notebook'], run_parameters(run)) for i, run in enumerate(self.runs)}
+        self.blocked = {i: why for i, why in reasons.items() if why}  # said before the first one starts
+        for i, why in self.blocked.items():
+            note(f'{_label(i, self.runs[i])} cannot work here: {"; ".join(why)}')
 
     def finished(self, i: int) -> list[dict]:
         "The receipts of the runs before `i`, of those that finished; it waits for them."
@@ -187,8 +161,7 @@ class _Batch:
         keys = [self.done[earlier].result()['key'] for earlier in self.runs[i].get('after', [])]
         for maker in self.makers[i]:
             if failure := self.done[maker].exception():
-                lost = f'what run {maker} would have left ({failure})'
-                note(f'{_label(i, self.runs[i])} goes on without {lost}')
+                note(f'{_label(i, self.runs[i])} goes on without what run {maker} would have left ({failure})')
             else:
                 keys.append(self.done[maker].result()['key'])
         return list(dict.fromkeys(keys))
@@ -202,26 +175,8 @@ class _Batch:
             raise _HoursSpent(f'the {self.hours:g} hours of the batch are spent')
         receipt = self.engine.submit(run, upstream).result()
         verb = 'reused' if receipt['reused'] else 'finished'
-        seconds, output = receipt['seconds'], receipt['output']
-        note(f'{verb} {run["notebook"]} {run.get("preset") or ""} ({seconds} s): {output}')
+        note(f'{verb} {run["notebook"]} {run.get("preset") or ""} ({receipt["seconds"]} s): {receipt["output"]}')
         return receipt
-
-    def collect(self, i: int) -> tuple[dict | None, str]:
-        "The receipt of run `i`, and what went wrong."
-        try:
-            receipt = self.done[i].result()
-        except _HoursSpent as e:
-            note(f'{_label(i, self.runs[i])} is not started: {e}')
-            return None, ''
-        except MedirError as e:
-            failure = f'run {i}: {e}'
-            if i not in self.blocked:
-                note(failure)
-            return None, failure
-        if not (missing := missing_results(receipt)):
-            return receipt, ''
-        lacks, first = f'{_label(i, self.runs[i])} lacks {len(missing):,} rows', missing[0]
-        return receipt, f'{lacks} ({first["system"]} on {first["task"]}: {first["why"]})'
 
 # %% ../../nbs/11_workbook/09_batch.ipynb #85c6b3f8
 @follows_home
@@ -233,14 +188,26 @@ def run_batch(
 ) -> list[dict]:
     "Receipts of the runs of a batch; a run that failed or lacks rows is raised when all others are done."
     batch = _Batch(path, force, engine)
-    numbers = range(len(batch.runs))
+    numbers, receipts, failures = range(len(batch.runs)), [], []
     with ThreadPoolExecutor(batch.workers) as pool:
         # in the order of the file, so that whatever a run waits for was handed in before it
         for i in numbers:
             batch.done[i] = pool.submit(batch.receipt, i)
-        collected = [batch.collect(i) for i in progress(numbers, desc=path.stem, unit='notebook')]
-    failures = [failure for _, failure in collected if failure]
+        for i in progress(numbers, desc=path.stem, unit='notebook'):
+            label = _label(i, batch.runs[i])
+            try:
+                receipts.append(batch.done[i].result())
+            except _HoursSpent as e:
+                note(f'{label} is not started: {e}')
+            except MedirError as e:
+                failures.append(f'run {i}: {e}')
+                if i not in batch.blocked:
+                    note(failures[-1])
+            else:
+                if missing := missing_results(receipts[-1]):
+                    first = '{system} on {task}: {why}'.format(**missing[0])
+                    failures.append(f'{label} lacks {len(missing):,} rows ({first})')
     if failures:
         what = f'{len(failures)} of {len(batch.runs)} runs failed or lack rows; {failures[0]}'
         raise MedirError(what, path, 'mend the cause and run the batch again: finished runs are not repeated')
-    return [receipt for receipt, _ in collected if receipt]
+    return receipts

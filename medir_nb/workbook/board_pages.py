@@ -29,17 +29,17 @@ def unpacked_json(text: str):
     return json.loads(gzip.decompress(base64.b64decode(text, validate=True)))
 
 # %% ../../nbs/11_workbook/16_board_pages.ipynb #1c3044c5
-def _digest(text: str) -> str:
-    "The hash of an inline script or style, as a policy names it."
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
 def content_policy(scripts: list[str], styles: list[str]) -> str:
     "A Content-Security-Policy that allows these inline scripts and styles and forbids every request."
+
+    def hashes(texts: list[str]) -> str:
+        digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in texts)
+        return ' '.join(f"'sha256-{digest}'" for digest in digests)
+
     allowed = {
         'default-src': "'none'",
-        'script-src': ' '.join(map(_digest, scripts)),
-        'style-src': ' '.join(map(_digest, styles)),
+        'script-src': hashes(scripts),
+        'style-src': hashes(styles),
         'img-src': 'data:',
         'base-uri': "'none'",
         'form-action': "'none'",
@@ -67,34 +67,29 @@ def _lead(data: dict) -> str:
         f'{said}, and {own:,} of your own.' if own else f'{said}; each says where it comes from and how to measure it.'
     )
 
-# %% ../../nbs/11_workbook/16_board_pages.ipynb #c44a8fe1
-def _filled(template: str, parts: dict[str, str]) -> str:
-    "A template with `{{name}}` replaced once, whatever the parts hold."
-    named = set(re.findall(r'{{(\w+)}}', template))
-    what = f'its fields {sorted(named ^ set(parts))} differ'
-    check(named == set(parts), what, 'board.html', 'install the package anew')
-    return re.sub(r'{{(\w+)}}', lambda found: parts[found[1]], template)
-
 # %% ../../nbs/11_workbook/16_board_pages.ipynb #535eea49
 def board_page(
     data: dict,  # of `board`
     home_link: str = '',  # of the documentation that the page stands in
 ) -> str:
     "The leaderboard as one HTML file."
-    style, library, script = (_web_file(name) for name in ('board.css', 'table-core.js', 'board.js'))
-    link = f'<a href="{html.escape(home_link)}">← medir_nb</a>' if home_link else 'medir_nb'
+    template, *files = map(_web_file, ('board.html', 'board.css', 'table-core.js', 'board.js'))
+    style, library, script = files
     parts = {
         'title': 'Leaderboard: medical retrieval, printed and measured',
         'lead': html.escape(_lead(data)),
         'left': f'{data["left_out"]:,} {_NO_SCORES}',
-        'home': link,
+        'home': f'<a href="{html.escape(home_link)}">← medir_nb</a>' if home_link else 'medir_nb',
         'policy': content_policy([library, script], [style]),
         'style': style,
         'library': library,
         'script': script,
         'data': packed_json(data),
     }
-    return _filled(_web_file('board.html'), parts)
+    named = set(re.findall(r'{{(\w+)}}', template))
+    what = f'its fields {sorted(named ^ set(parts))} differ'
+    check(named == set(parts), what, 'board.html', 'install the package anew')
+    return re.sub(r'{{(\w+)}}', lambda found: parts[found[1]], template)
 
 # %% ../../nbs/11_workbook/16_board_pages.ipynb #d02dfd2a
 def write_board(

@@ -22,11 +22,6 @@ from ..papers.table_rows import none_if_missing, printed_name
 from ..papers.verdicts import system_or_none
 from .cell_tables import is_encoder, leaf_systems
 
-# %% ../../nbs/11_workbook/14_board_systems.ipynb #5b77bee1
-def system_parts(expression: str) -> list[tuple[str, str]]:
-    "(registry, row) of each model that a system consists of: retrievers, language models, rerankers."
-    return list(dict.fromkeys(part for leaf in leaf_systems(expression) for part in model_rows(leaf)))
-
 # %% ../../nbs/11_workbook/14_board_systems.ipynb #c107c7a1
 WEIGHTS = {'open': 'open weights', 'service': 'a service', 'unreleased': 'never released', 'unknown': 'not known'}
 
@@ -44,32 +39,29 @@ def _weights_of(row: dict | None) -> str:
 
 _LEAST_OPEN_LAST = ('open', 'unknown', 'service', 'unreleased')
 
-# %% ../../nbs/11_workbook/14_board_systems.ipynb #aa4dfcdd
-def _settings(leaves: list) -> dict[str, dict]:
-    "What the systems set of their models, by `registry/row`."
-    found = {f'models/{leaf.name}': dict(leaf.settings) for leaf in leaves}
+# %% ../../nbs/11_workbook/14_board_systems.ipynb #7b952845
+def _about_leaves(leaves: list) -> dict:
+    "The models of systems, by `registry/row`, what is set of them, and the environments that they run in beside this."
+    retrievers = [replace(leaf, expansion=None, reranker=None) for leaf in leaves]
+    settings = {f'models/{leaf.name}': dict(leaf.settings) for leaf in leaves}
     for reranker in filter(None, (leaf.reranker for leaf in leaves)):
         name = f'llms/{reranker.llm}' if reranker.llm else f'rerankers/{reranker.name}'
-        found[name] = {setting: value for setting, value in reranker.settings if value is not None}
-    return {name: settings for name, settings in found.items() if settings}
-
-# %% ../../nbs/11_workbook/14_board_systems.ipynb #7b952845
-def _words(retrievers: list) -> dict[str, dict]:
-    "The settings of each retriever without a model, by language."
-    jobs = {name: Job(SimpleNamespace(language=name)) for name in ('en', 'zh')}
-    return {
-        str(leaf): {name: retriever_of(leaf).settings(job) for name, job in jobs.items()}
-        for leaf in retrievers
-        if not is_encoder(leaf)
-    }
-
-
-def _environments(leaves: list) -> list[str]:
-    "The environments that the models run in, beside this one; texts that authors published need none."
-    named = [('models', leaf.name) for leaf in leaves]
+        settings[name] = {setting: value for setting, value in reranker.settings if value is not None}
+    named = [('models', leaf.name) for leaf in leaves]  # texts that authors published need no model
     named += [('llms', leaf.expansion[1]) for leaf in leaves if leaf.expansion and '@' not in leaf.expansion[1]]
-    found = [registry(kind).get(name, {}).get('environment') for kind, name in named]
-    return list(dict.fromkeys(filter(None, found)))
+    environments = [registry(kind).get(name, {}).get('environment') for kind, name in named]
+    jobs = {language: Job(SimpleNamespace(language=language)) for language in ('en', 'zh')}
+    return {
+        'parts': list(dict.fromkeys(part for leaf in leaves for part in model_rows(leaf))),
+        'settings': {name: given for name, given in settings.items() if given},
+        'encoders': list(dict.fromkeys(str(leaf) for leaf in retrievers if is_encoder(leaf))),
+        'words': {  # the settings of each retriever without a model, by language
+            str(leaf): {language: retriever_of(leaf).settings(job) for language, job in jobs.items()}
+            for leaf in retrievers
+            if not is_encoder(leaf)
+        },
+        'environments': list(dict.fromkeys(filter(None, environments))),
+    }
 
 # %% ../../nbs/11_workbook/14_board_systems.ipynb #db747082
 def environment_about(name: str) -> dict:
@@ -83,35 +75,24 @@ def printed_billions(text: str) -> float | None:
     found = re.findall(r'(?<![\w.])(\d+(?:\.\d+)?)([MB])(?![a-z])', text)
     return max((float(number) * {'M': 1e-3, 'B': 1}[unit] for number, unit in found), default=None)
 
-
-def _billions(row: dict | None) -> float | None:
-    "Parameters of a registry row in billions, else the size in its label; None where nobody states them."
-    row = row or {}
-    gigabytes = gigabytes_of(row.get('params') or row.get('size'), 'bfloat16')
-    return gigabytes / 2 if gigabytes else printed_billions(row.get('label', ''))
-
 # %% ../../nbs/11_workbook/14_board_systems.ipynb #f37c96df
 def about_system(expression: str, unreleased: bool = False) -> dict:
     "`parts, weights, size, licences …` of a system; the size in billions of parameters, None where unknown."
-    parts, leaves = system_parts(expression), leaf_systems(expression)
-    retrievers = [replace(leaf, expansion=None, reranker=None) for leaf in leaves]
-    about = {
-        'parts': [list(part) for part in parts],
-        'settings': _settings(leaves),
-        'encoders': list(dict.fromkeys(str(leaf) for leaf in retrievers if is_encoder(leaf))),
-        'words': _words(retrievers),
-        'environments': _environments(leaves),
-    }
+    about = _about_leaves(leaf_systems(expression))
     if not expression:
         return {**about, 'weights': 'unreleased' if unreleased else 'unknown', 'size': None, 'licences': []}
-    rows = [registry(kind).get(name) for kind, name in parts]
-    sizes = [_billions(row) for row in rows]
-    licences = dict.fromkeys(str((row or {}).get('licence') or 'unknown') for row in rows)
+    rows = [registry(kind).get(name) for kind, name in about['parts']]
+    known = [row or {} for row in rows]
+    gigabytes = [gigabytes_of(row.get('params') or row.get('size'), 'bfloat16') for row in known]
+    # a label may state what no field does
+    sizes = [gb / 2 if gb else printed_billions(row.get('label', '')) for gb, row in zip(gigabytes, known, strict=True)]
+    licences = dict.fromkeys(str(row.get('licence') or 'unknown') for row in known)
     return {
         **about,
+        'parts': [list(part) for part in about['parts']],
         'weights': max(map(_weights_of, rows), key=_LEAST_OPEN_LAST.index, default='open'),
         'size': None if None in sizes else max(sizes, default=0.0),
-        'licences': list(licences) if parts else ['no weights'],
+        'licences': list(licences) if rows else ['no weights'],
     }
 
 # %% ../../nbs/11_workbook/14_board_systems.ipynb #25a09405
@@ -158,16 +139,6 @@ def task_about(name: str) -> dict:
         'instructions': row.get('instructions') or {},
     }
 
-# %% ../../nbs/11_workbook/14_board_systems.ipynb #122135af
-def _kind_of(cell) -> str:
-    "What a system adds to a retriever, by the columns of a printed cell and its expression."
-    if none_if_missing(cell.reranker) or '>' in cell.expression:
-        return 'reranked'
-    is_base = none_if_missing(cell.method) in (None, 'base') and not none_if_missing(cell.llm)
-    if cell.expression:
-        return 'alone' if is_base and '+' not in cell.expression else 'expanded'
-    return 'alone' if is_base and not re.search(r'\+|hyde', cell.system, re.I) else 'expanded'
-
 # %% ../../nbs/11_workbook/14_board_systems.ipynb #23ffec26
 def _printed_label(cell) -> str:
     "The name of a printed row for readers."
@@ -179,19 +150,22 @@ def _printed_label(cell) -> str:
     return name if is_silent else f'{name} · {variant.strip("; ")}'
 
 # %% ../../nbs/11_workbook/14_board_systems.ipynb #6747084b
-def row_about(cell, unreleased: bool) -> dict:
+def row_about(cell) -> dict:
     "What the page says of a printed row."
     title = paper_row(cell.paper).get('tables', {}).get(cell.table, {}).get('title', '')
-    about = about_system(cell.expression, unreleased)
+    about = about_system(cell.expression, cell.why == 'its weights were never released')
     if about['size'] is None and not about['parts']:
         about['size'] = printed_billions(f'{cell.system} {cell.variant}')
+    is_base = none_if_missing(cell.method) in (None, 'base') and not none_if_missing(cell.llm)
+    is_joined = '+' in cell.expression if cell.expression else re.search(r'\+|hyde', cell.system, re.I)
+    kind = 'alone' if is_base and not is_joined else 'expanded'
     return {
         'paper': cell.paper,
         'table': cell.table,
         'title': title,
         'label': _printed_label(cell),
         'printed': cell.system,
-        'kind': _kind_of(cell),
+        'kind': 'reranked' if none_if_missing(cell.reranker) or '>' in cell.expression else kind,
         'expression': cell.expression,
         **about,
     }
@@ -206,7 +180,7 @@ def rows_about(
         key = cell.key[:4]
         if key not in rows or (cell.expression and not rows[key].expression):
             rows[key] = cell
-    return {key: row_about(cell, cell.why == 'its weights were never released') for key, cell in rows.items()}
+    return {key: row_about(cell) for key, cell in rows.items()}
 
 # %% ../../nbs/11_workbook/14_board_systems.ipynb #4b20e8d2
 def column_of(cell) -> tuple:
@@ -248,16 +222,13 @@ def measure_of(row: dict) -> str:
 OTHERS = 'independent'  # the table of models that others measured
 
 
-def row_of_hub(hub: str) -> str:
-    "The registry row of a repository, one with its weights before one of a package; '' without any."
-    rows = {name: row for name, row in registry('models').items() if row.get('hub') == hub}
-    whole = [name for name, row in rows.items() if not row.get('checkpoint')]
-    return min(whole, key=lambda name: str(rows[name].get('revision')).startswith('package'), default='')
-
-
 def other_row(row: dict) -> dict:
-    "What the page says of a model that others measured."
-    hub, expression = row['system'], row_of_hub(row['system'])
+    "What the page says of a model that others measured; its row is one with its weights before one of a package."
+    hub = row['system']
+    rows = {
+        name: own for name, own in registry('models').items() if own.get('hub') == hub and not own.get('checkpoint')
+    }
+    expression = min(rows, key=lambda name: str(rows[name].get('revision')).startswith('package'), default='')
     about, known = about_system(expression), registry('independent_models').get(hub, {})
     if not expression:
         about |= {'weights': 'open', 'licences': [known.get('licence', 'unknown')]}

@@ -12,9 +12,9 @@ import pandas as pd
 from ..core.errors import boundary, check, MedirError
 from ..core.files import plain
 from ..core.settings import registry
-from ..retrieval.expressions import parse
 from ..papers.claims import leave_one_out
 from ..papers.table_rows import none_if_missing
+from ..papers.verdicts import system_or_none
 from .keys import receipts
 from .cell_tables import cell_table, hardest, hours_on, measurements, receipt_files
 from .cell_tables import results_folder, way_of
@@ -46,11 +46,11 @@ def rank_spread(
     ends = without.groupby('system')['rank'].agg(['min', 'max'])
     return over_all[['mean', 'rank']].assign(best=ends['min'], worst=ends['max']).sort_values('rank')
 
-# %% ../../nbs/11_workbook/15_boards.ipynb #8551685c
+# %% ../../nbs/11_workbook/15_boards.ipynb #598b33f4
 _OWN = ('task', 'system', 'measure', 'value')
 _OWN_MORE = ('low', 'high', 'n_queries', 'revision', 'dtype', 'split')
 
-# %% ../../nbs/11_workbook/15_boards.ipynb #598b33f4
+
 def read_own_scores(
     file: str | Path,  # JSON of `medir evaluate --json`, or a CSV with the same columns
     receipt: dict | None = None,
@@ -65,8 +65,7 @@ def read_own_scores(
         check(not missing, f'its rows have no {", ".join(missing)}', file, fix)
         # a label such as `R@1 strict` stays as it is printed
         records = rows.reindex(columns=[*_OWN, *_OWN_MORE]).to_dict('records')
-    source = {'source': file.name, 'receipt': receipt}
-    return [plain(record) | source for record in records]
+    return [plain(record) | {'source': file.name, 'receipt': receipt} for record in records]
 
 # %% ../../nbs/11_workbook/15_boards.ipynb #19b0c976
 def own_scores(runs: list[dict] = (), files: list[str | Path] = ()) -> list[dict]:
@@ -86,23 +85,14 @@ def _each_once(rows: list[dict]) -> list[dict]:
             first.setdefault(key, row)
     return list(first.values())
 
-# %% ../../nbs/11_workbook/15_boards.ipynb #aeec7106
-def _is_expression(system: str) -> bool:
-    "Whether a row of a table names a system that anybody can run."
-    try:
-        parse(system)
-    except MedirError:
-        return False
-    return True
-
 # %% ../../nbs/11_workbook/15_boards.ipynb #27bbddf3
 def demo_scores(folder: str | Path | None) -> list[dict]:
     "The scores that the workbook's demos left beside their figures, of systems that an expression names."
     files = sorted(Path(folder).glob('*_scores.csv')) if folder else ()
     read = [row for file in files for row in read_own_scores(file)]
     rows = [{**row, 'source': f'{Path(folder).name}/{row["source"]}', 'paper': 'demo'} for row in read]
-    named = {system: _is_expression(system) for system in {row['system'] for row in rows}}
-    return [row for row in _each_once(rows) if named[row['system']]]
+    named = {system for system in {row['system'] for row in rows} if system_or_none(system)}
+    return [row for row in _each_once(rows) if row['system'] in named]
 
 # %% ../../nbs/11_workbook/15_boards.ipynb #0c7a1104
 def _main_results(paper: str):
@@ -124,13 +114,6 @@ def other_scores(paper: str) -> list[dict]:
     return [row | about for row in rows]
 
 # %% ../../nbs/11_workbook/15_boards.ipynb #0c7a1105
-def _runs_here(expression: str, tasks: list[str]) -> str:
-    "What it takes to run a registry row on all of some tasks."
-    if not expression:
-        return 'no row'
-    return registry('coverage')['ways'][hardest([way_of(expression, task) for task in tasks]).name]
-
-
 def independent_models(
     paper: str,  # whose benchmark
 ):
@@ -138,14 +121,14 @@ def independent_models(
     results, tasks = _main_results(paper)
     check(len(results), f'nobody has measured all tasks of {paper}', 'independent_models', 'name r2med')
     ranks = rank_spread(results.pivot(index='model', columns='task', values='value'), tasks)
-    rows = {model: other_row({'paper': paper, 'system': model}) for model in ranks.index}
-    about = {
-        'size': [row['size'] for row in rows.values()],  # in billions
-        'licence': [' + '.join(row['licences']) for row in rows.values()],
-        'row': [row['expression'] for row in rows.values()],
-        'runs here': [_runs_here(row['expression'], tasks) for row in rows.values()],
-    }
-    return ranks.join(pd.DataFrame(about, index=list(rows))).rename_axis('model')
+    said, about = registry('coverage')['ways'], []
+    for model in ranks.index:
+        row = other_row({'paper': paper, 'system': model})
+        ways = [way_of(row['expression'], task) for task in tasks] if row['expression'] else []
+        runs = said[hardest(ways).name] if ways else 'no row'
+        licence = ' + '.join(row['licences'])
+        about.append({'size': row['size'], 'licence': licence, 'row': row['expression'], 'runs here': runs})
+    return ranks.join(pd.DataFrame(about, index=ranks.index)).rename_axis('model')
 
 # %% ../../nbs/11_workbook/15_boards.ipynb #f8257c0c
 class _Numbered(dict):
@@ -155,10 +138,15 @@ class _Numbered(dict):
         self[value] = len(self)
         return self[value]
 
-# %% ../../nbs/11_workbook/15_boards.ipynb #ab2e3c59
+
 def _numbers(values) -> dict:
     "The place of each value in their order."
     return {value: i for i, value in enumerate(values)}
+
+
+def _points(value) -> float | None:
+    "A value from 0 to 1 as the page shows it."
+    return None if plain(value) is None else round(100 * float(value), 6)
 
 # %% ../../nbs/11_workbook/15_boards.ipynb #c69e23a4
 class _Heads:
@@ -189,28 +177,18 @@ class _Heads:
             'environments': {name: environment_about(name) for name in environments},
         }
 
-# %% ../../nbs/11_workbook/15_boards.ipynb #3914b53d
-def _points(value) -> float | None:
-    "A value from 0 to 1 as the page shows it."
-    return None if plain(value) is None else round(100 * float(value), 6)
-
 # %% ../../nbs/11_workbook/15_boards.ipynb #11aaba80
-_RUNS = ('cpu', 'gpu')
-
-
-def _rounded(hours: dict) -> tuple:
-    "Hours to three digits, of which the page shows fewer, and pairs as they are."
-    cpu, gpu, pairs = hours.values()
-    return float(f'{cpu:.3g}'), None if gpu is None else float(f'{gpu:.3g}'), pairs
-
-
 def _cell_hours(cells) -> list[tuple | None]:
     "Hours on two cores and on one GPU (None: no rate) and pairs to score, of each cell that runs on either."
+    found = {None: None}
     asked = [
-        (cell.expression, cell.tasks) if cell.way in _RUNS and cell.expression else None for cell in cells.itertuples()
+        (cell.expression, cell.tasks) if cell.way in ('cpu', 'gpu') and cell.expression else None
+        for cell in cells.itertuples()
     ]
-    found = {key: _rounded(hours_on(*key)) for key in dict.fromkeys(asked) if key}
-    return [found.get(key) for key in asked]
+    for key in dict.fromkeys(filter(None, asked)):
+        cpu, gpu, pairs = hours_on(*key).values()
+        found[key] = float(f'{cpu:.3g}'), None if gpu is None else float(f'{gpu:.3g}'), pairs
+    return [found[key] for key in asked]
 
 # %% ../../nbs/11_workbook/15_boards.ipynb #da43ee69
 def _packed_cells(cells, heads: _Heads, texts: _Numbered, hours: _Numbered) -> dict:
@@ -232,11 +210,6 @@ def _packed_cells(cells, heads: _Heads, texts: _Numbered, hours: _Numbered) -> d
         'hours': [hours[of_cell] for of_cell in _cell_hours(cells)],
     }
 
-# %% ../../nbs/11_workbook/15_boards.ipynb #f6e4fba5
-def _noted(receipt: dict | None, noted: _Numbered) -> int | None:
-    "The number of a receipt; several measurements share one."
-    return None if receipt is None else noted[json.dumps(receipt)]
-
 # %% ../../nbs/11_workbook/15_boards.ipynb #5566a48e
 _ABOUT_MEASURED = ('verdict', 'as', 'revision', 'dtype', 'n_queries')
 
@@ -248,10 +221,14 @@ def _packed_measured(measured: list[dict], cells, noted: _Numbered) -> list[dict
     for found in measured:
         scale = scales[found['key']]
         ends = {name: None if found[name] is None else _points(found[name] / scale) for name in ('low', 'high')}
-        numbered = {'cell': numbers[found['key']], 'value': _points(found['measured'] / scale), **ends}
-        spread = [_points(value / scale) for value in found['spread'] or ()] or None
-        about = {name: found[name] for name in _ABOUT_MEASURED} | {'source': found['file']}
-        packed.append(numbered | {'spread': spread, 'receipt': _noted(found['receipt'], noted)} | about)
+        packed.append(
+            {'cell': numbers[found['key']], 'value': _points(found['measured'] / scale)}
+            | ends
+            | {'spread': [_points(value / scale) for value in found['spread'] or ()] or None}
+            | {'receipt': found['receipt'] and noted[json.dumps(found['receipt'])]}
+            | {name: found[name] for name in _ABOUT_MEASURED}
+            | {'source': found['file']}
+        )
     return packed
 
 # %% ../../nbs/11_workbook/15_boards.ipynb #1dbe0979
@@ -259,12 +236,12 @@ def _packed_own(own: list[dict], heads: _Heads, noted: _Numbered) -> list[dict]:
     "A reader's own scores, by the numbers of their row and column; of several in one place the newest."
     packed = {}
     for row in own:
-        ends = {name: _points(row[name]) for name in ('value', 'low', 'high')}
-        about = {name: row[name] for name in ('revision', 'dtype', 'n_queries', 'split', 'source')}
-        column = heads.columns['', row['task'], measure_of(row)]
-        place = {'row': heads.rows[own_key(row)], 'column': column}
-        if tuple(place.values()) not in packed:
-            packed[tuple(place.values())] = place | ends | about | {'receipt': _noted(row['receipt'], noted)}
+        place = heads.rows[own_key(row)], heads.columns['', row['task'], measure_of(row)]
+        if place not in packed:
+            about = {name: row[name] for name in ('revision', 'dtype', 'n_queries', 'split', 'source')}
+            ends = {name: _points(row[name]) for name in ('value', 'low', 'high')}
+            receipt = row['receipt'] and noted[json.dumps(row['receipt'])]
+            packed[place] = {'row': place[0], 'column': place[1], **ends, **about, 'receipt': receipt}
     return list(packed.values())
 
 # %% ../../nbs/11_workbook/15_boards.ipynb #a1846bec
@@ -299,29 +276,27 @@ def board(
         'left_out': len(table) - len(cells),
     }
 
-# %% ../../nbs/11_workbook/15_boards.ipynb #8889545b
-def _place(data: dict, row: int, column: int) -> dict:
-    "Whose score a cell is, and on what."
-    system, head = data['systems'][row], data['columns'][column]
-    task = data['tasks'][head['task']]['name'] if 'task' in head else head['mean']
-    named = {name: system[name] for name in ('paper', 'table', 'label', 'expression')}
-    return named | {'task': task, 'measure': head['measure']}
-
 # %% ../../nbs/11_workbook/15_boards.ipynb #078bed5a
 def board_rows(data: dict) -> list[dict]:
     "A mapping a cell: system, task, measure, the printed value, the measured one with interval and verdict, the way."
-    cells, ways = data['cells'], data['ways']
-    measured = {found['cell']: found for found in reversed(data['measured'])}
-    found = []
+    cells, ways, found = data['cells'], data['ways'], []
+
+    def place(row: int, column: int) -> dict:  # whose score a cell is, and on what
+        system, head = data['systems'][row], data['columns'][column]
+        task = data['tasks'][head['task']]['name'] if 'task' in head else head['mean']
+        named = {name: system[name] for name in ('paper', 'table', 'label', 'expression')}
+        return named | {'task': task, 'measure': head['measure']}
+
+    measured = {beside['cell']: beside for beside in reversed(data['measured'])}
     for i, (row, column) in enumerate(zip(cells['row'], cells['column'], strict=True)):
         way, why = ways[cells['way'][i]][0], data['texts'][cells['why'][i]]
         printed = {'published': cells['value'][i], 'printed': cells['text'][i], 'way': way, 'why': why}
         beside = {name: measured.get(i, {}).get(name) for name in ('value', 'low', 'high', 'verdict')}
         beside = {'measured': beside.pop('value'), **beside, 'source': data['texts'][cells['source'][i]]}
-        found.append(_place(data, row, column) | printed | beside)
+        found.append(place(row, column) | printed | beside)
     for own in data['own']:
-        place = _place(data, own['row'], own['column'])
-        whose = OTHERS if place['table'] == OTHERS else 'measured'
+        at = place(own['row'], own['column'])
+        whose = OTHERS if at['table'] == OTHERS else 'measured'
         value = {whose: own['value'], 'low': own['low'], 'high': own['high'], 'source': own['source']}
-        found.append(place | {'published': None} | value)
+        found.append(at | {'published': None} | value)
     return found

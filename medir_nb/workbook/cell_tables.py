@@ -50,62 +50,47 @@ def data_way(task: str) -> Way:
     why = _NO_DATA.get(row.get('access'))
     return Way('never', why) if why else Way('cpu')
 
-# %% ../../nbs/11_workbook/11_cell_tables.ipynb #98f95f26
+# %% ../../nbs/11_workbook/11_cell_tables.ipynb #38ecccd7
 _FIELDS = ('pooling', 'similarity', 'max_document_tokens', 'query_template')  # without which nothing can be encoded
 
 
-def _obstacle(row: dict) -> Way | None:
-    "What keeps a model from running on any machine of one's own."
-    if row.get('kind') == 'published-only' or row.get('checkpoint'):
-        return Way('never', 'its weights were never released')
-    if row.get('base_url'):
-        return Way('service', f'a key in ${row["key_variable"]}')
-    if row.get('load') == 'remote':
-        return Way('unknown', 'its published code runs nowhere here')
-    unknown = [name for name in _FIELDS if row.get(name) == 'unknown']
-    return Way('unknown', f'its {unknown[0].replace("_", " ")} is unknown') if unknown else None
-
-# %% ../../nbs/11_workbook/11_cell_tables.ipynb #bb725ab4
-def _size_way(size, dtype: str) -> Way:
-    "Where weights of that size find room."
-    gigabytes, limits = gigabytes_of(size, dtype), registry('coverage')
-    if gigabytes is None:
-        return Way('unknown', 'its size is unknown')
-    if gigabytes > limits['gpu']['gigabytes']:
-        return Way('larger', f'{gigabytes:.0f} GB of weights')
-    return Way('cpu' if gigabytes <= limits['cpu']['gigabytes'] else 'gpu')
-
-# %% ../../nbs/11_workbook/11_cell_tables.ipynb #38ecccd7
 def model_way(
     name: str,
     rows: str = 'models',  # or rerankers, or llms
     dtype: str = '',  # the row's own
 ) -> Way:
     "How an encoder or a reranker can run, by its registry row and its size."
-    row = registry(rows).get(name)
+    row, limits = registry(rows).get(name), registry('coverage')
     if row is None:
         return Way('unknown', 'its system has no registry row')
+    if row.get('kind') == 'published-only' or row.get('checkpoint'):
+        return Way('never', 'its weights were never released')
+    if row.get('base_url'):
+        return Way('service', f'a key in ${row["key_variable"]}')
+    if row.get('load') == 'remote':
+        return Way('unknown', 'its published code runs nowhere here')
+    if unknown := next((field for field in _FIELDS if row.get(field) == 'unknown'), ''):
+        return Way('unknown', f'its {unknown.replace("_", " ")} is unknown')
     size = row.get('params') or row.get('size') or size_in_name(row['hub'])
-    return _obstacle(row) or _size_way(size, dtype or row['dtype'])
-
-# %% ../../nbs/11_workbook/11_cell_tables.ipynb #89a04009
-def _imported_way(method: str, row: dict, task: str) -> Way:
-    "Whether the authors published what their language model wrote for a task."
-    task_row = registry('tasks').get(task, {})
-    paper = task_row.get('paper')
-    if row.get('authors') and (task_row.get('git') or method in row.get('hub_splits', {}).get(paper, {})):
-        return Way('cpu')
-    if method in row.get('likely_splits', {}).get(paper, {}):
-        return Way('unknown', 'whether the text that it reads was published is unknown')
-    return Way('never', 'the text that it reads was never released')
+    gigabytes = gigabytes_of(size, dtype or row['dtype'])
+    if gigabytes is None:
+        return Way('unknown', 'its size is unknown')
+    if gigabytes > limits['gpu']['gigabytes']:
+        return Way('larger', f'{gigabytes:.0f} GB of weights')
+    return Way('cpu' if gigabytes <= limits['cpu']['gigabytes'] else 'gpu')
 
 # %% ../../nbs/11_workbook/11_cell_tables.ipynb #9a8a9972
 def text_way(method: str, llm: str, task: str) -> Way:
     "How the text that joins a query can be had."
     name, _, source = llm.partition('@')
-    row = registry('llms').get(name, {})
-    if source:
-        return _imported_way(method, row, task)
+    row, task_row = registry('llms').get(name, {}), registry('tasks').get(task, {})
+    if source:  # the authors' own, or what another publication has
+        paper = task_row.get('paper')
+        if row.get('authors') and (task_row.get('git') or method in row.get('hub_splits', {}).get(paper, {})):
+            return Way('cpu')
+        if method in row.get('likely_splits', {}).get(paper, {}):
+            return Way('unknown', 'whether the text that it reads was published is unknown')
+        return Way('never', 'the text that it reads was never released')
     if unknown := method_row(method).get('unpublished'):
         return Way('never', f'unpublished: {unknown}')
     if row.get('base_url'):
@@ -142,17 +127,6 @@ def _encoding(task: str, system, joined: bool) -> TaskWork:
     hours = counts.encode / rate / 3600 if rate else None
     return TaskWork(task, str(system), counts.encode, 0, _cpu_hours(tokens, _parameters(row)), hours)
 
-
-def _scoring(task: str, system) -> TaskWork:
-    "The work of a reranker behind its retriever; a prompt of a language model counts as a pair."
-    counts = registry_counts(task, system)
-    if llm := system.reranker.llm:
-        size = gigabytes_of(size_in_name(registry('llms')[llm]['hub']), 'bfloat16') or 0
-        hours = _cpu_hours(counts.read + counts.answered, size * 1e9 / 2)
-        return TaskWork(task, str(system), 0, counts.ask, hours, None)
-    row, pairs = registry('rerankers')[system.reranker[0]], counts.score
-    return TaskWork(task, str(system), 0, pairs, _cpu_hours(pairs * row['max_tokens'], _parameters(row)), None)
-
 # %% ../../nbs/11_workbook/11_cell_tables.ipynb #533e1e32
 def leaf_systems(expression) -> list:
     "The systems that an expression fuses, or the one that it is; none of an empty one."
@@ -166,19 +140,25 @@ def is_encoder(system) -> bool:
     return bool(retriever_of(system).models())
 
 # %% ../../nbs/11_workbook/11_cell_tables.ipynb #56b2eaa2
-def _system_works(system, task: str) -> list[TaskWork]:
-    "The pieces of work of one system on one task."
-    works = []
-    if is_encoder(system):
-        works.append(_encoding(task, replace(system, expansion=None, reranker=None), False))
-        if system.expansion:
-            works.append(_encoding(task, replace(system, reranker=None), True))
-    return works + ([_scoring(task, system)] if system.reranker else [])
-
-
 def works_of(expression: str, task: str) -> list[TaskWork]:
     "The pieces of work behind a system on a task, each of which is done once for all that share it."
-    return [work for leaf in leaf_systems(expression) for work in _system_works(leaf, task)]
+    works = []
+    for system in leaf_systems(expression):
+        if is_encoder(system):
+            works.append(_encoding(task, replace(system, expansion=None, reranker=None), False))
+            if system.expansion:
+                works.append(_encoding(task, replace(system, reranker=None), True))
+        if not system.reranker:
+            continue
+        counts = registry_counts(task, system)
+        if llm := system.reranker.llm:
+            size = gigabytes_of(size_in_name(registry('llms')[llm]['hub']), 'bfloat16') or 0
+            pairs, hours = counts.ask, _cpu_hours(counts.read + counts.answered, size * 1e9 / 2)
+        else:
+            row, pairs = registry('rerankers')[system.reranker[0]], counts.score
+            hours = _cpu_hours(pairs * row['max_tokens'], _parameters(row))
+        works.append(TaskWork(task, str(system), 0, pairs, hours, None))
+    return works
 
 # %% ../../nbs/11_workbook/11_cell_tables.ipynb #93392127
 def hours_on(expression: str, tasks: list[str]) -> dict:
@@ -191,24 +171,19 @@ def hours_on(expression: str, tasks: list[str]) -> dict:
         'pairs': sum(work.pairs for work in works),
     }
 
-# %% ../../nbs/11_workbook/11_cell_tables.ipynb #dfb11974
-def _parts_ways(system, task: str) -> list[Way]:
-    "The ways of the model, the text and the reranker of one system."
-    ways = [Way('cpu')]
-    if is_encoder(system):
-        ways.append(model_way(system.name, dtype=dict(system.settings).get('dtype', '')))
-    if system.expansion:
-        ways.append(text_way(system.expansion[0], system.expansion[1], task))
-    if system.reranker:
-        stage = reranker_class(system.reranker)
-        ways += [model_way(name, stage.registry) for name in stage(system).models()]
-    return ways
-
 # %% ../../nbs/11_workbook/11_cell_tables.ipynb #d2d465f8
 def way_of(expression: str, task: str) -> Way:
     "How a system can be measured on a registry task."
-    parts = (way for leaf in leaf_systems(expression) for way in _parts_ways(leaf, task))
-    way = hardest([data_way(task), *parts])
+    ways = [data_way(task)]
+    for system in leaf_systems(expression):
+        if is_encoder(system):
+            ways.append(model_way(system.name, dtype=dict(system.settings).get('dtype', '')))
+        if system.expansion:
+            ways.append(text_way(system.expansion[0], system.expansion[1], task))
+        if system.reranker:
+            stage = reranker_class(system.reranker)
+            ways += [model_way(name, stage.registry) for name in stage(system).models()]
+    way = hardest(ways)
     if way.name != 'cpu':
         return way
     try:
@@ -217,18 +192,16 @@ def way_of(expression: str, task: str) -> Way:
         return Way('unknown', error.what)
     return Way('gpu', 'more than a day on a CPU') if hours > registry('coverage')['cpu']['hours'] else way
 
-# %% ../../nbs/11_workbook/11_cell_tables.ipynb #aac198f2
-def _is_chosen(cell, row: dict) -> bool:
-    "Whether a row of `coverage.yaml` speaks of a published cell."
-    columns = [name for name in row if name not in ('expression', 'way', 'why')]
-    values = {name: row[name] if isinstance(row[name], list) else [row[name]] for name in columns}
-    return all(none_if_missing(getattr(cell, name)) in values[name] for name in columns)
-
 # %% ../../nbs/11_workbook/11_cell_tables.ipynb #9513e410
 def printed_system(cell) -> tuple[str, Way | None]:
     "The expression of a published cell's system, or '' and how it could be measured."
-    rows = registry('coverage')['systems'].get(cell.paper, ())
-    row = next((row for row in rows if _is_chosen(cell, row)), {})
+
+    def speaks_of(row: dict) -> bool:  # of the cell, by the columns that it names
+        values = {name: value for name, value in row.items() if name not in ('expression', 'way', 'why')}
+        values = {name: value if isinstance(value, list) else [value] for name, value in values.items()}
+        return all(none_if_missing(getattr(cell, name)) in values[name] for name in values)
+
+    row = next(filter(speaks_of, registry('coverage')['systems'].get(cell.paper, ())), {})
     if 'way' in row:
         return '', Way(row['way'], row['why'])
     if expression := row.get('expression') or printed_expression(cell):
@@ -237,26 +210,10 @@ def printed_system(cell) -> tuple[str, Way | None]:
         return '', Way('never', "the settings of the paper's BM25 were not published")
     return '', Way('unknown', 'its system has no registry row')
 
-# %% ../../nbs/11_workbook/11_cell_tables.ipynb #5ae9e9ab
+# %% ../../nbs/11_workbook/11_cell_tables.ipynb #42c1d26b
 _SYSTEM = ['paper', 'table', 'system', 'variant', 'retriever', 'method', 'llm', 'reranker', 'depth']
 
 
-def _tasks_of(cell) -> tuple:
-    "The tasks that a published cell stands for: one, or those of a mean."
-    task = none_if_missing(cell.task)
-    return (task,) if task else averaged_tasks(cell)
-
-# %% ../../nbs/11_workbook/11_cell_tables.ipynb #ae4b7b8d
-def _cell_way(expression: str, way: Way | None, cell) -> Way:
-    "How one published cell could be measured."
-    if none_if_missing(cell.measure) is None:
-        return Way('no score')
-    tasks = _tasks_of(cell)
-    if not tasks:
-        return way or Way('unknown', 'which tasks it averages is not known')
-    return hardest([*map(data_way, tasks), way] if way else [way_of(expression, task) for task in tasks])
-
-# %% ../../nbs/11_workbook/11_cell_tables.ipynb #42c1d26b
 def _with_ways(cells):
     "Published cells with the columns `expression`, `tasks`, `way` and `why`."
     systems, ways, found = {}, {}, []
@@ -265,10 +222,17 @@ def _with_ways(cells):
         if system not in systems:
             systems[system] = printed_system(cell)
         expression, way = systems[system]
-        key = expression, way, none_if_missing(cell.measure) is None, _tasks_of(cell)
-        if key not in ways:
-            ways[key] = _cell_way(expression, way, cell)
-        found.append((expression, key[-1], ways[key].name, ways[key].why))
+        task, is_score = none_if_missing(cell.task), none_if_missing(cell.measure) is not None
+        tasks = (task,) if task else averaged_tasks(cell)
+        key = expression, way, is_score, tasks
+        if key not in ways and not is_score:
+            ways[key] = Way('no score')
+        elif key not in ways and not tasks:
+            ways[key] = way or Way('unknown', 'which tasks it averages is not known')
+        elif key not in ways:
+            own = [*map(data_way, tasks), way] if way else [way_of(expression, task) for task in tasks]
+            ways[key] = hardest(own)
+        found.append((expression, tasks, ways[key].name, ways[key].why))
     return cells.join(pd.DataFrame(found, columns=['expression', 'tasks', 'way', 'why'], index=cells.index))
 
 # %% ../../nbs/11_workbook/11_cell_tables.ipynb #560f7af5
@@ -287,29 +251,24 @@ def receipt_files(runs: list[dict], ending: str) -> list[tuple[Path, dict]]:
         found += [(file, note) for file in files if file.name.endswith(ending) and file.is_file()]
     return found
 
-# %% ../../nbs/11_workbook/11_cell_tables.ipynb #925d7742
+# %% ../../nbs/11_workbook/11_cell_tables.ipynb #8daee55a
 _MEASURED = ('measured', 'low', 'high', 'spread', 'verdict', 'as', 'revision', 'dtype', 'n_queries')
 
 
-def _read_measured(path: Path, **about) -> list[dict]:
-    "The measurements of a `_cells.json`, each with the key of its printed cell and the kind of its verdict."
-    found = []
-    with boundary('it does not read as stored results', path, 'run its notebook again'):
-        for cell in json.loads(path.read_text(encoding='utf-8'))['cells']:
-            key, kind = tuple(cell[name] or '' for name in CELL_KEY), cell['verdict'].partition(':')[0]
-            values = {name: cell.get(name) for name in _MEASURED}
-            found.append({'key': key, **values, 'kind': kind, 'order': VERDICTS.index(kind), **about})
-    return found
-
-# %% ../../nbs/11_workbook/11_cell_tables.ipynb #8daee55a
 def measurements(folder: str | Path | None, runs: list[dict] = ()) -> list[dict]:
-    "What was measured beside printed cells, the one that counts first, each with its file and its receipt."
-    own, stored = [], []
-    for file, receipt in receipt_files(runs, '_cells.json'):
-        own += _read_measured(file, file=file.name, receipt=receipt)
-    for file in sorted(Path(folder).glob('*_cells.json')) if folder else ():
-        stored += _read_measured(file, file=f'{Path(folder).name}/{file.name}', receipt=None)
-    return own + sorted(stored, key=lambda measured: measured['order'])
+    "What was measured beside printed cells, the one that counts first, with its key, file, receipt and verdict's kind."
+    files = [(file, file.name, receipt) for file, receipt in receipt_files(runs, '_cells.json')]
+    stored = sorted(Path(folder).glob('*_cells.json')) if folder else ()
+    files += [(file, f'{Path(folder).name}/{file.name}', None) for file in stored]
+    found = []
+    for path, name, receipt in files:
+        with boundary('it does not read as stored results', path, 'run its notebook again'):
+            for cell in json.loads(path.read_text(encoding='utf-8'))['cells']:
+                key, kind = tuple(cell[part] or '' for part in CELL_KEY), cell['verdict'].partition(':')[0]
+                order = -1 if receipt else VERDICTS.index(kind)  # a reader's own stay before all that are stored
+                about = {'kind': kind, 'order': order, 'file': name, 'receipt': receipt}
+                found.append({'key': key, **{name: cell.get(name) for name in _MEASURED}, **about})
+    return sorted(found, key=lambda measured: measured['order'])
 
 # %% ../../nbs/11_workbook/11_cell_tables.ipynb #9be6586d
 def cell_keys(cells) -> list[tuple]:

@@ -6,7 +6,6 @@
 __all__ = ['app', 'study']
 
 # %% ../../nbs/11_workbook/24_cli.ipynb #9c178bde
-import functools
 import os
 import sys
 from pathlib import Path
@@ -62,57 +61,33 @@ def _main(
         raise typer.Exit()
 
 # %% ../../nbs/11_workbook/24_cli.ipynb #049b0331
-_COMMANDS = {
-    'evaluate': evaluate_command,
-    'compare': compare_command,
-    'tune-fusion': tune_fusion_command,
-    'stress': stress_command,
-    'copies': copies_command,
-    'fastest': fastest_command,
-    'run': run_command,
-    'plan': plan_command,
-    'status': status_command,
-    'tasks': tasks_command,
-    'models': models_command,
-    'coverage': coverage_command,
-    'leaderboard': leaderboard_command,
-    'contract': contract_command,
-    'search': search_command,
-    'index': index_command,
-    'encode': encode_command,
-    'generate': generate_command,
-    'serve': serve_command,
-    'export': export_command,
-    'new-paper': new_paper_command,
-}
-_OF_A_STUDY = {
-    'look': look_command,
-    'queries': queries_command,
-    'label': label_command,
-    'verdict': verdict_command,
-    'adapt': adapt_command,
-    'report': report_command,
-}
+_SCORES = evaluate_command, compare_command, tune_fusion_command, stress_command, copies_command, fastest_command
+_RUNS = run_command, plan_command, status_command
+_CATALOGUES = tasks_command, models_command, coverage_command, leaderboard_command, contract_command
+_INDEXES = search_command, index_command, encode_command, generate_command, serve_command, export_command
+_COMMANDS = (*_SCORES, *_RUNS, *_CATALOGUES, *_INDEXES, new_paper_command)
+_OF_A_STUDY = look_command, queries_command, label_command, verdict_command, adapt_command, report_command
 
 # %% ../../nbs/11_workbook/24_cli.ipynb #16bcf508
-def _by_old_name(name: str, command):
-    "A command of a study under the name that it had before there were groups."
+class _OldName(OneEach):
+    "A step of a study under the name that it had before there were groups."
 
-    @functools.wraps(command)
-    def called(**given):
-        command(**given)
-        note(f'medir {name} is called medir study {name} now')
-
-    return called
+    def invoke(self, ctx):
+        super().invoke(ctx)
+        note(f'medir {self.name} is called medir study {self.name} now')
 
 # %% ../../nbs/11_workbook/24_cli.ipynb #3e1a7023
-for _name, _function in _COMMANDS.items():
-    app.command(_name, cls=OneEach)(_function)
+def _name(function) -> str:
+    return function.__name__.removesuffix('_command').replace('_', '-')
+
+
+for _function in _COMMANDS:
+    app.command(_name(_function), cls=OneEach)(_function)
 app.command('mine', cls=MineCommand)(mine_command)
 app.add_typer(study, name='study')
-for _name, _function in _OF_A_STUDY.items():
-    study.command(_name, cls=OneEach)(_function)
-    app.command(_name, cls=OneEach, hidden=True)(_by_old_name(_name, _function))
+for _function in _OF_A_STUDY:
+    study.command(_name(_function), cls=OneEach)(_function)
+    app.command(_name(_function), cls=_OldName, hidden=True)(_function)
 
 # %% ../../nbs/11_workbook/24_cli.ipynb #337bdd8e
 def _command():
@@ -134,23 +109,18 @@ def _command():
         raise KeyboardInterrupt
     sys.exit(status if isinstance(status, int) else 0)
 
-# %% ../../nbs/11_workbook/24_cli.ipynb #5cba7599
-def _home_first(arguments: list[str]) -> tuple[list[str], str | None]:
-    "The line with its `--home` before the command, wherever that was written, and the folder."
-    for place, argument in enumerate(arguments):
-        if argument == '--home' and place + 1 < len(arguments):
-            folder, rest = arguments[place + 1], arguments[:place] + arguments[place + 2 :]
-            return ['--home', folder, *rest], folder
-        if argument.startswith('--home='):
-            rest = arguments[:place] + arguments[place + 1 :]
-            return [argument, *rest], argument.removeprefix('--home=')
-    return arguments, None
-
 # %% ../../nbs/11_workbook/24_cli.ipynb #6217bd36
 def _private_command():
-    "The command line, under guard where it asks for that."
-    asked = '--private' in sys.argv[1:]
-    sys.argv[1:], home_folder = _home_first([argument for argument in sys.argv[1:] if argument != '--private'])
+    "The command line with its `--home` first, under guard where it asks for that."
+    line = [argument for argument in sys.argv[1:] if argument != '--private']
+    asked, home_folder = len(line) < len(sys.argv) - 1, None
+    for place, argument in enumerate(line):
+        given = line[place : place + 2] if argument == '--home' else line[place : place + 1]
+        if len(given) == 2 or argument.startswith('--home='):
+            home_folder = given[-1].removeprefix('--home=')
+            line = [*given, *line[:place], *line[place + len(given) :]]
+            break
+    sys.argv[1:] = line
     if not asked and not is_private():
         return _command()
     with at_home(home_folder), nothing_leaves() as record:

@@ -18,21 +18,9 @@ from ..core.console import note
 from .options import Device, Dtype, Lang, Limit, MaxTokens, PassagesOption, QueryTitles
 from .options import show_table, show_text, Split, split_names, Wide
 
-# %% ../../nbs/11_workbook/18_cli_evaluate.ipynb #8a2bb3ee
-_ALREADY_SAID = set(
-    'documents queries queries_in_file judgements relevant_per_query pairs judged_non_relevant terms '
-    'query_titles_unread'.split()
-)
-
-# %% ../../nbs/11_workbook/18_cli_evaluate.ipynb #9a67e396
-def _pairs_text(stats: dict) -> str:
-    "What became of a reranker's pairs."
-    scored, stored, truncated = (stats[f'{what}_pairs'] for what in ('scored', 'cached', 'truncated'))
-    return f'{scored:,} scored, {stored:,} stored, {truncated:,} truncated'
-
 # %% ../../nbs/11_workbook/18_cli_evaluate.ipynb #fc81674f
 def _add_reading_columns(frame, scores: list):
-    "Columns on what the systems could read: what was judged, and what was cut."
+    "Columns on what the systems could read and what they cost, as text; in place."
     from medir_nb.evaluator.statistics import ends_text
 
     by_label = {score.label: score for score in scores}
@@ -43,22 +31,16 @@ def _add_reading_columns(frame, scores: list):
     frame['judged@10'] = [f'{value:.3f}' if value == value else 'positives only' for value in shares]
     frame['truncated'] = [by_label[label].cut['documents'] for label in frame.system]
     frame['truncated queries'] = [by_label[label].cut['queries'] for label in frame.system]
-    pairs = {label: _pairs_text(score.stats) for label, score in by_label.items() if 'scored_pairs' in score.stats}
-    for cost in ('prompts', 'prompt_tokens', 'answer_tokens'):
-        if cost in frame:
-            frame[cost] = ['' if count != count else f'{int(count):,}' for count in frame[cost]]
+    for cost in {'prompts', 'prompt_tokens', 'answer_tokens'} & set(frame):
+        frame[cost] = ['' if count != count else f'{int(count):,}' for count in frame[cost]]
+    pairs = {label: score.stats for label, score in by_label.items() if 'scored_pairs' in score.stats}
     if pairs:
-        frame['pairs'] = [pairs.get(label, '') for label in frame.system]
-
-# %% ../../nbs/11_workbook/18_cli_evaluate.ipynb #d828b2f9
-def _say_ann(frame):
-    "Shares of the exact lists that approximate indexes find, and their losses, with intervals; in place."
-    from medir_nb.evaluator.statistics import ends_text
-
+        said = '{scored_pairs:,} scored, {cached_pairs:,} stored, {truncated_pairs:,} truncated'
+        frame['pairs'] = [said.format(**pairs[label]) if label in pairs else '' for label in frame.system]
     for name in [name for name in frame if name == 'loss' or re.fullmatch(r'recall@\d+', name)]:
-        low, high = frame.pop(f'{name}_low'), frame.pop(f'{name}_high')
-        cells = zip(frame[name], low, high, strict=True)
-        frame[name] = ['' if value != value else f'{value:.4f} {ends_text(*ends)}'.strip() for value, *ends in cells]
+        ends = zip(frame.pop(f'{name}_low'), frame.pop(f'{name}_high'), strict=True)
+        cells = zip(frame[name], (ends_text(*each) for each in ends), strict=True)
+        frame[name] = ['' if value != value else f'{value:.4f} {text}'.strip() for value, text in cells]
 
 # %% ../../nbs/11_workbook/18_cli_evaluate.ipynb #f493ef0c
 def shown_scores(scores: list):
@@ -70,7 +52,6 @@ def shown_scores(scores: list):
     if not frame.revision.str.contains('resolved').any():
         silent.append('revision')
     _add_reading_columns(frame, scores)
-    _say_ann(frame)
     if 'passages' in frame:
         frame['passages'] = frame.passages.fillna('whole documents')
     if frame.task.nunique() == 1 and all(score.task.kind == 'pairs' for score in scores):
@@ -82,8 +63,16 @@ def shown_scores(scores: list):
     return frame.drop(columns=silent).rename(columns=names)
 
 # %% ../../nbs/11_workbook/18_cli_evaluate.ipynb #c4baa3f1
-def _check_request(task: str | None, systems: list[str], runs: list[Path], qrels: Path | None):
-    "Refuse a combination of arguments that has no meaning."
+def _check_request(task, systems: list[str], runs: list[Path], qrels, measures: list[str], dtype):
+    "Refuse a word that nobody knows, and a combination of arguments that has no meaning."
+    from medir_nb import encoder, evaluator, retrieval
+
+    for expression in systems:
+        retrieval.parse(expression)
+    for measure in measures:
+        evaluator.parse_measure(measure)
+    if dtype:
+        encoder.parse_dtype(dtype)
     check(systems or runs, 'nothing to evaluate', None, 'give --system EXPR or --run FILE')
     no_task = 'name a task or a folder, or give --qrels FILE with --run FILE'
     check(task or (qrels and runs), 'no task', None, no_task)
@@ -91,28 +80,13 @@ def _check_request(task: str | None, systems: list[str], runs: list[Path], qrels
     instead = 'give --run FILE, or evaluate a folder that has these judgements'
     check(runs or not qrels, '--qrels goes with --run', None, instead)
 
-# %% ../../nbs/11_workbook/18_cli_evaluate.ipynb #b8621285
-def _check_words(expressions: list[str], measures: list[str], dtype: str | None):
-    "Refuse a system, measure or precision that nobody knows."
-    from medir_nb import encoder, evaluator, retrieval
-
-    for expression in expressions:
-        retrieval.parse(expression)
-    for measure in measures:
-        evaluator.parse_measure(measure)
-    if dtype:
-        encoder.parse_dtype(dtype)
-
-# %% ../../nbs/11_workbook/18_cli_evaluate.ipynb #25a079c6
-def _with_qrels(task, qrels: Path, allow_unknown_qrels: bool):
-    "A task with other judgements."
-    from medir_nb import data
-
-    parts = task.name, task.queries, task.corpus, data.read_qrels(qrels), allow_unknown_qrels, str(qrels)
-    names = ('language', 'kind', 'measures', 'split', 'instructions', 'groups', 'passages')
-    return data.build_task(*parts, query_titles=True, **{name: getattr(task, name) for name in names})
-
 # %% ../../nbs/11_workbook/18_cli_evaluate.ipynb #a8199d68
+_ALREADY_SAID = set(
+    'documents queries queries_in_file judgements relevant_per_query pairs judged_non_relevant terms '
+    'query_titles_unread'.split()
+)
+
+
 def _read_task(task: str | None, qrels: Path | None, split, allow_unknown_qrels: bool, **how):
     "The task of a command line, with one line on stderr about what was read."
     from medir_nb import data
@@ -120,39 +94,27 @@ def _read_task(task: str | None, qrels: Path | None, split, allow_unknown_qrels:
     if not task:
         return data.Task(str(qrels), qrels=data.read_qrels(qrels), split=split or '')
     loaded = data.load_task(task, split, allow_unknown_qrels=allow_unknown_qrels, **how)
-    loaded = _with_qrels(loaded, qrels, allow_unknown_qrels) if qrels else loaded
+    if qrels:
+        parts = loaded.name, loaded.queries, loaded.corpus, data.read_qrels(qrels), allow_unknown_qrels, str(qrels)
+        names = ('language', 'kind', 'measures', 'split', 'instructions', 'groups', 'passages')
+        loaded = data.build_task(*parts, query_titles=True, **{name: getattr(loaded, name) for name in names})
     if loaded.report:
         counted = [(what.replace('_', ' '), n) for what, n in loaded.report.items() if n and what not in _ALREADY_SAID]
         note('; '.join(filter(None, [repr(loaded), ', '.join(f'{n} {what}' for what, n in counted)])))
     return loaded
 
-# %% ../../nbs/11_workbook/18_cli_evaluate.ipynb #4551a10b
-def _with_costs(frame, scores: list, costs: dict):
-    "The frame of scores with what each system costs; `costs` by expression."
-    if not costs:
-        return frame
-    from medir_nb.study.costs import costs_columns
-
-    columns = costs_columns(costs)
-    expression_of = {score.label: score.system for score in scores}
-    at = frame.columns.get_loc('value') + 1
-    for number, name in enumerate(columns):
-        cells = [columns[name].get(expression_of[label], '') for label in frame.system]
-        frame.insert(at + number, name, cells)
-    return frame
-
 # %% ../../nbs/11_workbook/18_cli_evaluate.ipynb #a29fc7b0
-def _measured_costs(expressions: list[str], task, options: dict, dtype, max_tokens) -> dict:
-    "Costs of each system, by the expression as it was typed."
+def _measured_costs(expressions: list[str], task, options: dict, dtype, max_tokens):
+    "Costs of each system as columns of text, by the expression as it was typed and by the whole one."
     from medir_nb import retrieval
-    from medir_nb.study.costs import costs_of_each
+    from medir_nb.study.costs import costs_columns, costs_of_each
 
     check(task, '--costs needs a task', None, 'name a task or a folder')
     no_dtype = 'the precision of a system that is clocked stands in its expression'
     check(not dtype, no_dtype, '--dtype', 'write minilm(dtype=bf16) and leave --dtype out')
     named = {typed: str(retrieval.with_max_tokens(typed, max_tokens)) if max_tokens else typed for typed in expressions}
     found = costs_of_each(list(named.values()), task, options)
-    return {typed: found[name] for typed, name in named.items()} | {name: found[name] for name in named.values()}
+    return costs_columns({typed: found[name] for typed, name in named.items()} | found)
 
 # %% ../../nbs/11_workbook/18_cli_evaluate.ipynb #5h0w6r0u
 def show_groups(groups, where: str, wide: bool):
@@ -160,22 +122,13 @@ def show_groups(groups, where: str, wide: bool):
     show_text(f'\n{where}, {groups!r}', wide)
     show_table(groups.frame(), wide)
 
-
-def show_gains(a, b, measure: str, by: list, wide: bool):
-    "Print by group what `b` scores above `a`."
-    from medir_nb.evaluator import subgroups
-
-    for name in by:
-        found = subgroups(b.values(measure) - a.values(measure), a.task, name, f'{measure} gained')
-        show_groups(found, f'{b.label} − {a.label}', wide)
-
 # %% ../../nbs/11_workbook/18_cli_evaluate.ipynb #1bd46897
 class _Done:
     "Scores that are finished, and the files that hold them."
 
     def __init__(self, json_file: Path | None, run_folder: Path | None):
         self.json_file, self.run_folder = json_file, run_folder
-        self.scores, self.costs = [], {}
+        self.scores, self.costs = [], {}  # costs: a column each, by expression
 
     def add(self, scores):
         from medir_nb import retrieval
@@ -197,7 +150,11 @@ class _Done:
         from medir_nb import evaluator
 
         if self.scores:
-            show_table(_with_costs(shown_scores(self.scores), self.scores, self.costs), wide)
+            frame = shown_scores(self.scores)
+            expressions, at = {s.label: s.system for s in self.scores}, frame.columns.get_loc('value') + 1
+            for number, (name, of_each) in enumerate(self.costs.items()):
+                frame.insert(at + number, name, [of_each.get(expressions[label], '') for label in frame.system])
+            show_table(frame, wide)
         if len(self.scores) > 1 and any(scores.settings for scores in self.scores):
             show_text(f'\n{evaluator.differences_text(self.scores)}', wide)
         elif any(scores.cut['documents'] for scores in self.scores):
@@ -206,30 +163,23 @@ class _Done:
             show_groups(scores.by(name), f'{scores.task.name}, {scores.label}', wide)
 
 # %% ../../nbs/11_workbook/18_cli_evaluate.ipynb #f661aed9
-def _named_tasks(task: str | None, has_runs: bool, costs: bool) -> list:
-    "The tasks that a command line names: one, or those of a suite of mteb."
+def _score_each(task: str | None, score, has_runs: bool, costs: bool):
+    "Call `score` with the task that a command line names, or with each of a suite; one that fails is passed over."
     from medir_nb import data
 
     named, unread = data.expand_tasks([task] if task else [])
     for error in unread.values():
         note(f'not read: {error}')
     if named in ([], [task]):
-        return [task]
-    check(named, 'none of its tasks is read here', task, 'name a suite of text retrieval')
+        score(task)
+        return
     check(not has_runs, 'a run file is of one task', task, f'name one of its tasks, as in {named[0]}')
     check(not costs, '--costs clocks systems on one task', task, f'name one of its tasks, as in {named[0]}')
-    return named
-
-# %% ../../nbs/11_workbook/18_cli_evaluate.ipynb #f4a13e8f
-def _score_each(task: str | None, named: list, score):
-    "Call `score` with each of the tasks that `task` names; of several, one that fails is said and passed over."
     failed = []
     for name in named:
         try:
             score(name)
         except MedirError as error:
-            if named == [task]:
-                raise
             note(str(error))
             failed.append(name)
     fix = 'see the lines above, or evaluate the others by their names'
@@ -242,7 +192,12 @@ SYSTEM_HELP = (
     'default of Chinese tasks).'
 )
 TASK_HELP = 'A task of `medir tasks`, a folder, mteb:NAME[/SUBSET/SPLIT], a suite of mteb, or hf:OWNER/NAME@REVISION.'
+_STRESSED = {
+    'stay': 'the same in other words: the list should stay',
+    'change': 'something else: the list should change',
+}
 
+UnknownQrels = Annotated[bool, Option(help='Drop judgements of unknown documents or queries.')]
 By = Annotated[
     list[str] | None,
     Option(
@@ -266,7 +221,7 @@ def evaluate_command(
     save_run: Annotated[Path | None, Option(help='Write each run as a TREC file into this folder.')] = None,
     run: Annotated[list[Path] | None, Option('--run', help='Score an existing TREC run instead of a system.')] = None,
     qrels: Annotated[Path | None, Option(help='Judgements to use, with --run.')] = None,
-    allow_unknown_qrels: Annotated[bool, Option(help='Drop judgements of unknown documents or queries.')] = False,
+    allow_unknown_qrels: UnknownQrels = False,
     keep_self: Annotated[bool, Option(help='Keep a document that has the id of the query.')] = False,
     query_titles: QueryTitles = False,
     passages: PassagesOption = None,
@@ -281,14 +236,13 @@ def evaluate_command(
     from medir_nb import evaluator, retrieval
 
     expressions, files, names = system or [], run or [], split_names(measures)
-    _check_words(expressions, names or [], dtype)
-    _check_request(task, expressions, files, qrels)
-    how = {'lang': lang, 'limit': limit, 'query_titles': query_titles or None}
+    _check_request(task, expressions, files, qrels, names or [], dtype)
+    how = {'lang': lang, 'limit': limit, 'query_titles': query_titles or None, 'passages': passages}
     settings = {'dtype': dtype, 'device': device, 'keep_self': keep_self, 'max_tokens': max_tokens}
-    done, named = _Done(json_file, save_run), _named_tasks(task, bool(files), costs)
+    done = _Done(json_file, save_run)
 
     def score(name: str | None):
-        loaded = _read_task(name, qrels, split, allow_unknown_qrels, **how, passages=passages)
+        loaded = _read_task(name, qrels, split, allow_unknown_qrels, **how)
         retrieval.check_systems(expressions, loaded, dtype)
         for file in files:
             done.add(evaluator.score_run(loaded, retrieval.read_run(file), names, str(file)))
@@ -296,7 +250,7 @@ def evaluate_command(
             done.add(evaluator.evaluate(loaded, expression, names, **settings))
 
     try:
-        _score_each(task, named, score)
+        _score_each(task, score, bool(files), costs)
         if costs and expressions:
             options = {'split': split, 'lang': lang, 'limit': limit}
             done.costs = _measured_costs(expressions, task, options, dtype, max_tokens)
@@ -314,7 +268,7 @@ def compare_command(
     device: Device = None,
     lang: Lang = None,
     limit: Limit = None,
-    allow_unknown_qrels: Annotated[bool, Option(help='Drop judgements of unknown documents or queries.')] = False,
+    allow_unknown_qrels: UnknownQrels = False,
     query_titles: QueryTitles = False,
     passages: PassagesOption = None,
     max_tokens: MaxTokens = None,
@@ -335,20 +289,23 @@ def compare_command(
         note(f'{loaded!r}')
     no_queries = 'sentence pairs have no per-query scores to compare'
     check(loaded.kind != 'pairs', no_queries, task, 'use medir evaluate')
-    name = measure or loaded.measures[0]
+    name, sides = measure or loaded.measures[0], []
     retrieval.check_systems(expressions, loaded, dtype)
-
-    def score(side: str):
-        if side not in expressions:
-            return evaluator.score_run(loaded, retrieval.read_run(side), [name], side)
-        return evaluator.evaluate(loaded, side, [name], dtype=dtype, device=device, max_tokens=max_tokens)
-
-    sides = score(a), score(b)
+    for side in (a, b):
+        if side in expressions:
+            how = {'dtype': dtype, 'device': device, 'max_tokens': max_tokens}
+            sides.append(evaluator.evaluate(loaded, side, [name], **how))
+        else:
+            sides.append(evaluator.score_run(loaded, retrieval.read_run(side), [name], side))
     comparison = evaluator.compare(*sides, name)
     if json_file:
         write_json(json_file, comparison.as_dict())
     show_text(str(comparison), wide)
-    show_gains(*sides, comparison.measure, by or [], wide)
+    first, second = sides
+    gained = second.values(comparison.measure) - first.values(comparison.measure)
+    for column in by or []:
+        found = evaluator.subgroups(gained, first.task, column, f'{comparison.measure} gained')
+        show_groups(found, f'{second.label} − {first.label}', wide)
 
 # %% ../../nbs/11_workbook/18_cli_evaluate.ipynb #18cae0da
 def tune_fusion_command(
@@ -420,35 +377,6 @@ def copies_command(
         except MedirError as error:
             note(f'the decontaminated version is not read here: {error}')
 
-# %% ../../nbs/11_workbook/18_cli_evaluate.ipynb #7eb73c3b
-def _reader_pairs(file: Path | None) -> dict[str, str]:
-    "The pairs of a reader's table: a wording → another."
-    from medir_nb.data.vocabularies import csv_wordings
-
-    if not file:
-        return {}
-    check(file.is_file(), 'no such table', file, 'give a CSV with brand,generic in each line')
-    return {other: term for term, *others in csv_wordings(file)[1] for other in others}
-
-# %% ../../nbs/11_workbook/18_cli_evaluate.ipynb #2883b33c
-def _show_stress(found, examples: int, wide: bool):
-    "Print what other words do: both sorts of kinds, the worst queries, and a sentence a system."
-    titles = {
-        'stay': 'the same in other words: the list should stay',
-        'change': 'something else: the list should change',
-    }
-    for must, title in titles.items():
-        if len(table := found.table(must)):
-            show_text(f'\n{title}\n', wide)
-            show_table(table, wide)
-    for system, kind in found.kinds[['system', 'kind']].itertuples(index=False):
-        if len(worst := found.examples(system, kind, examples)):
-            show_text(f'\n{system}, {kind}\n', wide)
-            show_table(worst, wide)
-    if found.silent:
-        show_text(f'\nnot asked: {"; ".join(f"{kind} ({why})" for kind, why in found.silent.items())}', wide)
-    show_text('\n' + '\n'.join(map(found.sentence, dict.fromkeys(found.kinds.system))), wide)
-
 # %% ../../nbs/11_workbook/18_cli_evaluate.ipynb #a44a894d
 def stress_command(
     task: Annotated[str, Argument(metavar='TASK_OR_FOLDER', help=TASK_HELP)],
@@ -469,14 +397,28 @@ def stress_command(
     """Ask systems in other words: typing errors, spelling, abbreviations, units and lay words, which must not matter,
     and another side, dose, virus or a negation, which must."""
     from medir_nb import evaluator
+    from medir_nb.data.vocabularies import csv_wordings
+    from medir_nb.judging.label_tables import write_csv
+    from medir_nb.papers import save_figure, stress_figure
 
+    own = {}  # a wording → another
+    if pairs:
+        check(pairs.is_file(), 'no such table', pairs, 'give a CSV with brand,generic in each line')
+        own = {other: term for term, *others in csv_wordings(pairs)[1] for other in others}
     how = {'split': split, 'lang': lang, 'limit': limit, 'device': device}
-    found = evaluator.stress(task, systems, kind, seed, _reader_pairs(pairs), **how)
-    _show_stress(found, examples, wide)
+    found = evaluator.stress(task, systems, kind, seed, own, **how)
+    for must, title in _STRESSED.items():
+        if len(table := found.table(must)):
+            show_text(f'\n{title}\n', wide)
+            show_table(table, wide)
+    for system, rule in found.kinds[['system', 'kind']].itertuples(index=False):
+        if len(worst := found.examples(system, rule, examples)):
+            show_text(f'\n{system}, {rule}\n', wide)
+            show_table(worst, wide)
+    if found.silent:
+        show_text(f'\nnot asked: {"; ".join(f"{rule} ({why})" for rule, why in found.silent.items())}', wide)
+    show_text('\n' + '\n'.join(map(found.sentence, dict.fromkeys(found.kinds.system))), wide)
     if to:
-        from medir_nb.judging.label_tables import write_csv
-        from medir_nb.papers import save_figure, stress_figure
-
         saved = save_figure('stress', found.kinds, stress_figure, to)
         write_csv(to / 'stress_queries.csv', list(found.queries), found.queries.to_dict('records'))
         note(f'written: {saved.png}, {to}/stress.csv, {to}/stress_queries.csv')

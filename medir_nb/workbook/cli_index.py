@@ -6,21 +6,21 @@
 __all__ = []
 
 # %% ../../nbs/11_workbook/23_cli_index.ipynb #0dbfaefb
-import contextlib
-import json
 import os
-import tempfile
 from pathlib import Path
 from typing import Annotated, Literal
 from typer import Argument, Option
 from ..core.console import counted, note, waiting
-from ..core.errors import check, MedirError, typed
+from ..core.errors import check, typed
 from ..core.settings import registry
-from .options import chosen_columns, ColumnOption, Device, Dtype, JsonRows, Lang
-from .options import Engine, Gpus, Memory, PassagesOption, ShardOption, show_table, Wide, Workers
+from .options import chosen_columns, ColumnOption, Device, Dtype, Engine, Gpus, JsonRows, Lang, Memory
+from .options import PassagesOption, print_rows, ShardOption, show_table, Wide, Workers
 from .cli_shards import is_store, search_store
 
 # %% ../../nbs/11_workbook/23_cli_index.ipynb #07fcb4ce
+_SEARCHED = 'An index, a walk, a folder or file of documents, or a task.'
+
+
 def _study_of(folder: Path):
     "The study in a folder; None where there is none."
     from medir_nb.judging import StudyFolder
@@ -35,45 +35,31 @@ def _check_source(source: str, option: str = ''):
     kind = 'file' if path.suffix else 'folder'
     check(path.exists() or may_be_task, f'no such {kind}', source, fix)
 
-# %% ../../nbs/11_workbook/23_cli_index.ipynb #7a20b4d1
-def _check_nothing_lost(
-    index: str,
-    task,  # all documents that could be read
-    unreadable: list[str],  # files, parts of files, and folders
-    empty: list[str],  # folders, as a share that is not mounted
-):
-    "Refuse an update that would delete the documents of a file or folder that is there and cannot be read."
+# %% ../../nbs/11_workbook/23_cli_index.ipynb #805f6974
+def _read_documents(source: str, lang: str | None, below: Path | None = None, index: str = '', columns=None):
+    "Documents read as `medir study look` does; an `index` loses none of a file or folder that cannot be read now."
     from medir_nb.data.corpus import metadata_of
     from medir_nb.data.raw import holds_one_document
     from medir_nb.retrieval import Index
-    from medir_nb.study.reading import without_spaces
+    from medir_nb.study.reading import documents_task, without_spaces
 
-    corpus = Index(index).corpus
+    task, met = documents_task(source, lang, below, columns)
+    if not index:
+        return task
+    corpus, lost = Index(index).corpus, []
     gone = {*corpus.ids} - {*task.corpus.ids}
     sources = {f'{source}/' for doc_id in gone if (source := metadata_of(corpus, doc_id).get('source'))}
-
-    def may_be_gone(file: str) -> bool:
-        known = any(source.startswith(f'{file}/') for source in sources)
-        return known or without_spaces(file) in gone or (not sources and not holds_one_document(file))
-
-    lost = [file for file in unreadable if gone and may_be_gone(file)]
-    lost += [folder for folder in empty if any(doc_id.startswith(f'{without_spaces(folder)}/') for doc_id in gone)]
+    files = [left['file'] for left in met.unreadable] + [name for names in met.not_read.values() for name in names]
+    for file in files:
+        is_known = any(source.startswith(f'{file}/') for source in sources) or without_spaces(file) in gone
+        if is_known or (not sources and not holds_one_document(file)):
+            lost.append(file)
+    root = below or Path(source)
+    empty = [os.path.relpath(place, root) for place, *inside in os.walk(root) if not any(inside)]  # not mounted?
+    lost += [name for name in empty if any(doc_id.startswith(f'{without_spaces(name)}/') for doc_id in gone)]
     what = f'{counted(len(gone), "document")} would be deleted, though {lost[0] if lost else ""} is there'
     fix = 'make it readable, mount it or take the empty folder away; or give the other documents with --add'
     check(not lost, what, index, fix)
-
-# %% ../../nbs/11_workbook/23_cli_index.ipynb #805f6974
-def _read_documents(source: str, lang: str | None, below: Path | None = None, index: str = '', columns=None):
-    "Documents that are read as `medir study look` does; what cannot be read is said, and is kept in an `index`."
-    from medir_nb.study.reading import documents_task
-
-    task, met = documents_task(source, lang, below, columns)
-    if index:
-        root = below or Path(source)
-        empty = [os.path.relpath(place, root) for place, *inside in os.walk(root) if not any(inside)]
-        there = [lost['file'] for lost in met.unreadable]
-        there += [name for names in met.not_read.values() for name in names]
-        _check_nothing_lost(index, task, there, empty)
     return task
 
 # %% ../../nbs/11_workbook/23_cli_index.ipynb #6e8cfa6d
@@ -138,20 +124,6 @@ def _note_old_verdict(index: str):
         if stale := staleness_line(study, content.get('stands_on'), folder=str(folder)):
             note(stale)
 
-# %% ../../nbs/11_workbook/23_cli_index.ipynb #d1b1c4b1
-def _looked_at(index: str) -> Path | None:
-    "The folder or file that the study of an index was made of."
-    folder = Path(index).resolve().parent
-    study = _study_of(folder)
-    named = Path(study.settings.documents) if study else Path()
-    return next((path.resolve() for path in (named, folder.parent / named) if study and path.exists()), None)
-
-
-def _named_below(file: Path, known) -> Path | None:
-    "The folder below which a file has an id that is known; None where there is none."
-    file = file.resolve()
-    return next((above for above in reversed(file.parents) if str(file.relative_to(above)) in known), None)
-
 # %% ../../nbs/11_workbook/23_cli_index.ipynb #185b2a52
 def _given_documents(source: str, option: str, index: str, lang: str | None, columns: dict | None):
     "The documents that an index is given, under the ids that it has for them."
@@ -159,42 +131,42 @@ def _given_documents(source: str, option: str, index: str, lang: str | None, col
     from medir_nb.study.reading import is_raw
 
     _check_source(source, option)
-    path, root, whole = Path(source), _looked_at(index), index if option == ' --update' else ''
-    if root is not None and path.exists() and path.resolve().is_relative_to(root):
-        return _read_documents(source, lang, root if root.is_dir() else None, whole, columns)
+    path, whole = Path(source), index if option == ' --update' else ''
+    above = Path(index).resolve().parent
+    if study := _study_of(above):  # the folder or file that it was made of
+        named = Path(study.settings.documents)
+        root = next((each.resolve() for each in (named, above.parent / named) if each.exists()), None)
+        if root and path.exists() and path.resolve().is_relative_to(root):
+            return _read_documents(source, lang, root if root.is_dir() else None, whole, columns)
     if not is_raw(source):
         return _documents(source, lang, columns)
-    below = _named_below(path, Index(index).corpus) if path.is_file() else None
+    below = None
+    if path.is_file():
+        file, known = path.resolve(), Index(index).corpus
+        below = next((folder for folder in reversed(file.parents) if str(file.relative_to(folder)) in known), None)
     return _read_documents(source, lang, below, whole, columns)
-
-# %% ../../nbs/11_workbook/23_cli_index.ipynb #4723c94f
-def _kept_columns(index: str, chosen: dict | None, whole: bool) -> dict | None:
-    "The columns by which documents of an index are read: those that a reader chooses, else those it was built with."
-    from medir_nb.retrieval import read_manifest
-
-    own = read_manifest(index).get('columns') or None
-    now, before = (' '.join(f'{part}={name}' for part, name in (said or {}).items()) for said in (chosen, own))
-    if whole and chosen and chosen != own:
-        note(f'{index}: read by {now} from now on; before: {before or "the usual names"}')
-    elif own and not chosen:
-        note(f'{index}: read by {before}, as it was built; --column PART=NAME chooses others')
-    return chosen or own
 
 # %% ../../nbs/11_workbook/23_cli_index.ipynb #43a03fe6
 def _changed_index(source: str, update, add, delete, is_built_anew: bool, lang, device, columns=None) -> str:
     "Keep an index up; what was done."
-    from medir_nb.retrieval import change_index
+    from medir_nb.retrieval import change_index, read_manifest
 
     check(update or add or delete, 'nothing to do', source, 'give --update DOCUMENTS, --add FILE or --delete ID')
     fix = 'leave --system, --to and --passages out'
     check(not is_built_anew, 'an index has its system and its passages already', source, fix)
     check(not (update and (add or delete)), '--update gives all documents', source, 'leave --add and --delete out')
+    own = read_manifest(source).get('columns') or None
+    now, before = (' '.join(f'{part}={name}' for part, name in (said or {}).items()) for said in (columns, own))
+    if update and columns and columns != own:
+        note(f'{source}: read by {now} from now on; before: {before or "the usual names"}')
+    elif own and not columns:
+        note(f'{source}: read by {before}, as it was built; --column PART=NAME chooses others')
     change = {'delete': delete or ()}
-    read_by = _kept_columns(source, columns, bool(update))
     if update:
-        change |= {'everything': _given_documents(update, ' --update', source, lang, read_by), 'columns': columns}
+        everything = _given_documents(update, ' --update', source, lang, columns or own)
+        change |= {'everything': everything, 'columns': columns}
     if add:
-        change['put'] = _given_documents(str(add), ' --add', source, lang, read_by)
+        change['put'] = _given_documents(str(add), ' --add', source, lang, columns or own)
     return _told(change_index(source, **change, device=device), source)
 
 # %% ../../nbs/11_workbook/23_cli_index.ipynb #1c47cfb7
@@ -252,18 +224,6 @@ def index_command(
     print(_told(retrieval.build_index(documents, system, to, store, with_model, **options), to))
     note(f'next: medir serve {typed(to)}, or medir search {typed(to)} QUESTION')
 
-# %% ../../nbs/11_workbook/23_cli_index.ipynb #d8322146
-def _ask_index(folder: str, questions: list[str], system: str | None, k: int, device, **wanted) -> list[list[dict]]:
-    "What an index answers, by the one system that it keeps."
-    from medir_nb import retrieval
-
-    index = retrieval.Index(folder, device=device)
-    own = index.manifest['system']
-    same = system is None or str(retrieval.parse(system)) == own
-    check(same, f'the index holds {own}', folder, 'leave --system out, or search the documents themselves')
-    _note_old_verdict(folder)
-    return index.answers(questions, k, **wanted)
-
 # %% ../../nbs/11_workbook/23_cli_index.ipynb #6cc9701c
 def _ask_documents(task, questions: list[str], system: str, k: int, whole: bool, **options) -> list[list[dict]]:
     "For each question the documents of `task` that a system finds; none where it finds none."
@@ -280,11 +240,15 @@ def _ask_documents(task, questions: list[str], system: str, k: int, whole: bool,
 # %% ../../nbs/11_workbook/23_cli_index.ipynb #a0764719
 def _answers(source: str, questions: list[str], system: str | None, k: int, lang, **options) -> list[list[dict]]:
     "For each question its documents: rank, score, and what `hit_of` tells of each."
-    from medir_nb.retrieval import is_index
+    from medir_nb import retrieval
 
-    if is_index(source):
-        wanted = {name: options[name] for name in ('device', 'filters', 'per_document', 'whole')}
-        return _ask_index(source, questions, system, k, **wanted)
+    if retrieval.is_index(source):
+        index = retrieval.Index(source, device=options['device'])
+        own = index.manifest['system']
+        same = system is None or str(retrieval.parse(system)) == own
+        check(same, f'the index holds {own}', source, 'leave --system out, or search the documents themselves')
+        _note_old_verdict(source)
+        return index.answers(questions, k, **{name: options[name] for name in ('filters', 'per_document', 'whole')})
     what = 'these documents are searched whole, and have one passage each'
     check(options.pop('per_document') == 1, what, '--per-document', 'build an index with --passages, and ask that')
     _check_there(source)
@@ -293,22 +257,19 @@ def _answers(source: str, questions: list[str], system: str | None, k: int, lang
     return _ask_documents(documents, questions, named, k, **options)
 
 # %% ../../nbs/11_workbook/23_cli_index.ipynb #1533781c
-def _place_text(hit: dict) -> str:
-    "Where a hit stands in its document: page and headings."
-    page = f'p. {hit["page"]}' if 'page' in hit else ''
-    return ', '.join(filter(None, (page, hit.get('heading'))))
-
-
 def _show_hits(questions: list[str], answers: list[list[dict]], wide: bool):
-    "Print the hits of each question as a table."
+    "Print the hits of each question as a table, with page and headings where they are known."
     import pandas as pd
     from medir_nb.retrieval import snippet
 
-    for place, (question, hits) in enumerate(zip(questions, answers, strict=True)):
-        parts = [{**hit, **part} for hit in hits for part in hit.get('passages', [{}])]
-        shown = [{**hit, 'text': snippet(hit['title'], hit['sentence']), 'place': _place_text(hit)} for hit in parts]
+    for number, (question, hits) in enumerate(zip(questions, answers, strict=True)):
         if len(questions) > 1:
-            print(f'{"" if place == 0 else chr(10)}{question}')
+            print(f'{"" if number == 0 else chr(10)}{question}')
+        shown = []
+        for hit in ({**whole, **part} for whole in hits for part in whole.get('passages', [{}])):
+            page = f'p. {hit["page"]}' if 'page' in hit else ''
+            place = ', '.join(filter(None, (page, hit.get('heading'))))
+            shown.append({**hit, 'text': snippet(hit['title'], hit['sentence']), 'place': place})
         if shown:
             columns = ['rank', 'id', 'score', *(['place'] if any(hit['place'] for hit in shown) else []), 'text']
             show_table(pd.DataFrame(shown)[columns], wide)
@@ -317,9 +278,7 @@ def _show_hits(questions: list[str], answers: list[list[dict]], wide: bool):
 
 # %% ../../nbs/11_workbook/23_cli_index.ipynb #38a5ea2c
 def search_command(
-    source: Annotated[
-        str, Argument(metavar='FOLDER', help='An index, a walk, a folder or file of documents, or a task.')
-    ],
+    source: Annotated[str, Argument(metavar='FOLDER', help=_SEARCHED)],
     questions: Annotated[list[str] | None, Argument(metavar='QUESTION', help='One or more, each in quotes.')] = None,
     system: Annotated[
         str | None,
@@ -348,8 +307,7 @@ def search_command(
     "Ask documents a question; no judgements are needed."
     questions = questions or []
     check(questions or queries, 'there is no question', source, 'write one in quotes, or give --queries FILE')
-    empty = next((question for question in questions if not question.strip()), None)
-    check(empty is None, 'a question is empty', 'QUESTION', 'write it in quotes')
+    check(all(map(str.strip, questions)), 'a question is empty', 'QUESTION', 'write it in quotes')
     with waiting('search'):
         from medir_nb.retrieval import parse_filter
 
@@ -362,10 +320,9 @@ def search_command(
     options |= {'filters': parse_filter(filters) if filters else None, 'per_document': per_document, 'whole': text}
     answers = _answers(source, questions, system, k, lang, **options)
     if rows:
-        found = [{'query': question, 'hits': hits} for question, hits in zip(questions, answers, strict=True)]
-        print(json.dumps(found, ensure_ascii=False))
-        return
-    _show_hits(questions, answers, wide)
+        print_rows([{'query': question, 'hits': hits} for question, hits in zip(questions, answers, strict=True)])
+    else:
+        _show_hits(questions, answers, wide)
 
 # %% ../../nbs/11_workbook/23_cli_index.ipynb #d086bd72
 def serve_command(
@@ -400,9 +357,7 @@ def serve_command(
 
 # %% ../../nbs/11_workbook/23_cli_index.ipynb #3f0b9e7d
 def export_command(
-    source: Annotated[
-        str, Argument(metavar='FOLDER', help='An index, a walk, a folder or file of documents, or a task.')
-    ],
+    source: Annotated[str, Argument(metavar='FOLDER', help=_SEARCHED)],
     to: Annotated[Path, Option(help='A new folder.')],
     system: Annotated[
         str | None, Option(help='Such as minilm (of an index: its own; of a walk: what its verdict recommends).')

@@ -12,7 +12,6 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 from ..core.errors import check, MedirError
-from ..core.files import plain
 from ..core.places import home
 from ..core.settings import parse_options, registry
 from ..core.console import note, redact
@@ -20,42 +19,12 @@ from .find import batches
 from .keys import missing_results, status
 from .runs import run_notebook, RUN_NOTES
 from .declared import plan_frame, PlanRow
-from .options import Hours, JsonRows, Preset, show_table, show_text, Wide
-
-# %% ../../nbs/11_workbook/19_cli_run.ipynb #ac0ed5cc
-_KINDS = {'.md': 'table', '.csv': 'table', '.png': 'figure', '.svg': 'figure'}
-_MOST_LINES = 20  # that say what did not run; the rest stands in the run's folder
-
-
-def _say_missing(receipt: dict):
-    "Say on stderr what a run should have measured and did not."
-    missing = missing_results(receipt)
-    for row in missing[:_MOST_LINES]:
-        note(f'not run: {row["system"]} on {row["task"]}: {row["why"]}')
-    if len(missing) > _MOST_LINES:
-        everything = Path(receipt['output']).parent / 'not_run.json'
-        note(f'not run: {len(missing) - _MOST_LINES:,} more, all in {everything}')
-
-# %% ../../nbs/11_workbook/19_cli_run.ipynb #586b946d
-def _copy_files(receipt: dict, folder: Path):
-    "Copy the tables and figures of a run, and not what the library noted of it."
-    import shutil
-
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in receipt['files']:
-        if not name.endswith('.jsonl') and Path(name).stem not in RUN_NOTES:
-            shutil.copy(Path(receipt['output']).parent / name, folder / name)
-
-# %% ../../nbs/11_workbook/19_cli_run.ipynb #b35805ef
-def _run_lines(receipt: dict) -> list[str]:
-    "What a reader is told of a finished run."
-    verb = 'unchanged since' if receipt['reused'] else 'executed'
-    lines = [f'{verb} {receipt["finished"]} ({receipt["seconds"]} s)', f'notebook  {receipt["output"]}']
-    folder = Path(receipt['output']).parent
-    return lines + [f'{_KINDS.get(Path(name).suffix, "file"):9s} {folder / name}' for name in receipt['files']]
+from .options import Hours, JsonRows, Preset, print_rows, show_table, show_text, Wide
 
 # %% ../../nbs/11_workbook/19_cli_run.ipynb #d8142ab4
 _OVERRIDE_HELP = 'A parameter; repeat for more.'
+_KINDS = {'.md': 'table', '.csv': 'table', '.png': 'figure', '.svg': 'figure'}
+_MOST_LINES = 20  # that say what did not run; the rest stands in the run's folder
 
 
 def run_command(
@@ -74,26 +43,35 @@ def run_command(
     receipt: Annotated[bool, Option('--receipt', help='Print the receipt as JSON.')] = False,
 ):
     "Execute a notebook or a batch; finished runs are not repeated."
-    file = _batch_file(name, hours)
-    if file:
+    import shutil
+
+    if file := _batch_file(name, hours):
         from medir_nb.workbook.batch import run_batch
 
         check(not (preset or parameter), 'a batch has its own presets and parameters', name, 'edit the batch file')
-        for finished in run_batch(file, force, engine=engine):
-            print(finished['output'])
+        for done in run_batch(file, force, engine=engine):
+            print(done['output'])
         return
     check(not engine, 'a notebook alone runs here', '--engine', 'name a batch')
-    finished = run_notebook(name, preset, parse_options(parameter or []), force, upstream=upstream or [])
-    _say_missing(finished)
+    done = run_notebook(name, preset, parse_options(parameter or []), force, upstream=upstream or [])
+    missing, folder = missing_results(done), Path(done['output']).parent
+    for row in missing[:_MOST_LINES]:
+        note(f'not run: {row["system"]} on {row["task"]}: {row["why"]}')
+    if len(missing) > _MOST_LINES:
+        note(f'not run: {len(missing) - _MOST_LINES:,} more, all in {folder / "not_run.json"}')
     if receipt:
-        print(redact(json.dumps(finished)))
+        print(redact(json.dumps(done)))
     else:
         # copied first, so that a full disk is said before a list that looks like success
-        if copy:
-            _copy_files(finished, copy)
-        print('\n'.join(_run_lines(finished)))
-    # a table that lacks rows is no success to a script
-    if missing_results(finished):
+        for file in done['files'] if copy else ():
+            copy.mkdir(parents=True, exist_ok=True)
+            if not file.endswith('.jsonl') and Path(file).stem not in RUN_NOTES:
+                shutil.copy(folder / file, copy / file)
+        verb = 'unchanged since' if done['reused'] else 'executed'
+        print(f'{verb} {done["finished"]} ({done["seconds"]} s)\nnotebook  {done["output"]}')
+        for file in done['files']:
+            print(f'{_KINDS.get(Path(file).suffix, "file"):9s} {folder / file}')
+    if missing:  # a table that lacks rows is no success to a script
         raise typer.Exit(1)
 
 # %% ../../nbs/11_workbook/19_cli_run.ipynb #0bfe99c7
@@ -114,14 +92,13 @@ def _batch_file(name: str, hours: float | None = None) -> Path | None:
 # %% ../../nbs/11_workbook/19_cli_run.ipynb #27b3465c
 def _sum_line(rows: list[PlanRow]) -> str:
     "The sums of tasks and systems."
-    work = {
-        kind: [work for row in rows for work in row.work if work.kind == kind] for kind in ('encode', 'score pairs')
-    }
+    work = [work for row in rows for work in row.work]
+    encoded = [each for each in work if each.kind == 'encode']
     about = '≈' if any('≈' in str(row.cells['texts to encode']) for row in rows) else ''
-    texts, tokens = ([getattr(each, name) for each in work['encode']] for name in ('texts', 'tokens'))
+    texts, tokens = ([getattr(each, name) for each in encoded] for name in ('texts', 'tokens'))
     unknown = ' and those unknown' if None in tokens else ''
     to_write = sum(row.cells['to generate'] for row in rows)
-    pairs = sum(each.texts for each in work['score pairs'])
+    pairs = sum(each.texts for each in work if each.kind == 'score pairs')
     parts = [
         f'{about}{sum(filter(None, texts)):,} texts to encode, ≈{sum(filter(None, tokens)):,} tokens{unknown}',
         f'{sum(row.cells["stored"] for row in rows):,} stored',
@@ -152,26 +129,6 @@ def _show_plan(planned, wide: bool):
         show_table(planned.frame(), wide, by='task')
         show_text(_sum_line(planned.rows), wide)
 
-# %% ../../nbs/11_workbook/19_cli_run.ipynb #2adbbae0
-def _plan_as_json(plans: list, costs) -> str:
-    "Plans as JSON: a mapping with `runs` and `costs`."
-    runs = []
-    for each in plans:
-        told = vars(each) | {'notebook': each.name}
-        tables = {name: [row.cells for row in told[name]] for name in ('steps', 'judging', 'rows')}
-        runs.append({name: told[name] for name in ('notebook', 'preset', 'finished', 'obstacles')} | tables)
-    return json.dumps(plain({'runs': runs, 'costs': costs.to_dict('records')}), ensure_ascii=False)
-
-
-def _requested_runs(name: str, preset: str | None, parameter: list[str] | None) -> list[dict]:
-    "The runs of a batch, or the one of a notebook."
-    from medir_nb.workbook.batch import read_batch
-
-    file = _batch_file(name)
-    if file:
-        return read_batch(file)['runs']
-    return [{'notebook': name, 'preset': preset, 'parameters': parse_options(parameter or [])}]
-
 # %% ../../nbs/11_workbook/19_cli_run.ipynb #5d4504e8
 def _show_reproduction(name: str, hours: float, wide: bool, rows: bool):
     "Print what fits into so many hours, a row a run."
@@ -180,7 +137,7 @@ def _show_reproduction(name: str, hours: float, wide: bool, rows: bool):
     _check_hours(name)
     fitting = reproduction(hours)
     if rows:
-        print(json.dumps(fitting.to_dict('records'), ensure_ascii=False))
+        print_rows(fitting.to_dict('records'))
         return
     show_table(fitting.assign(tasks=fitting.tasks.str.join(', ')).round(3), wide)
     show_text(f'{hours:g} h on one 80 GB GPU: {reproduction_sentence(fitting)}', wide)
@@ -195,8 +152,7 @@ def _show_scale(name: str, machines: str, wide: bool, rows: bool):
     given = parse_machines(machines)
     frame, overheads = scale_plan(name, given), shard_overheads(name, given, runs=3)
     if rows:
-        told = {'work': frame.to_dict('records'), 'shards': overheads.to_dict('records')}
-        print(json.dumps(plain(told), ensure_ascii=False))
+        print_rows({'work': frame.to_dict('records'), 'shards': overheads.to_dict('records')})
         return
     show_table(frame.round(1).astype(object).fillna(''), wide)
     print('\nShards: share of time beyond encoding, expected\n')
@@ -225,6 +181,7 @@ def plan_command(
 ):
     """What a run would do: what is cached, the texts and tokens to encode (≈ where only the registry knows), hours,
     gigabytes and dollars. Never downloads."""
+    from medir_nb.workbook.batch import read_batch
     from medir_nb.workbook.plans import costs_source, costs_table, default_systems, grid_rows, is_task
     from medir_nb.workbook.plans import plan, plan_costs, RunPlan
 
@@ -240,13 +197,15 @@ def plan_command(
         if not rows:
             show_table(plans[0].frame(), wide, by='task')
     else:
-        for run in _requested_runs(name, preset, parameter):
+        alone = {'notebook': name, 'preset': preset, 'parameters': parse_options(parameter or [])}
+        file = _batch_file(name)
+        for run in read_batch(file)['runs'] if file else [alone]:
             plans.append(plan(run['notebook'], run.get('preset'), run.get('parameters')))
             if not rows:
                 _show_plan(plans[-1], wide)
     costs = plan_costs(plans)
     if rows:
-        print(_plan_as_json(plans, costs))
+        print_rows({'runs': [each.as_dict() for each in plans], 'costs': costs.to_dict('records')})
     elif len(costs):
         print('\nOnce per model, on one 80 GB GPU:\n')
         show_table(costs_table(costs), wide)

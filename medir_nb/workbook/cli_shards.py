@@ -6,7 +6,6 @@
 __all__ = []
 
 # %% ../../nbs/11_workbook/22_cli_shards.ipynb #390a6b14
-import json
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
@@ -15,7 +14,7 @@ from ..core.console import counted, waiting
 from ..core.engines import engine_named, SHARD, share_of, work_off
 from ..core.errors import check
 from .options import chosen_columns, ColumnOption, Device, Engine, Gpus, Lang, Memory, ShardOption
-from .options import show_table, Workers
+from .options import print_rows, show_table, Workers
 
 # %% ../../nbs/11_workbook/22_cli_shards.ipynb #dea0cbcc
 def _encoder_of(system: str, dtype: str | None, device: str | None):
@@ -73,14 +72,6 @@ def is_store(source: str) -> bool:
 
     return ('://' in source or Path(source, 'shards.json').is_file()) and bool(ShardStore(source).plan)
 
-
-def _answers(run, questions: dict) -> list[dict]:
-    "For each question its hits, as `medir search --json` prints them."
-    hits = {query_id: [] for query_id in questions}
-    for query_id, doc_id, score in zip(run.query_id, run.doc_id, run.score, strict=True):
-        hits[query_id].append({'rank': len(hits[query_id]) + 1, 'id': doc_id, 'score': score})
-    return [{'query': text, 'hits': hits[query_id]} for query_id, text in questions.items()]
-
 # %% ../../nbs/11_workbook/22_cli_shards.ipynb #a8f3d8f8
 def search_store(source: str, questions: list[str], file: Path | None, k: int, save: Path | None, rows: bool, **how):
     "Ask a store; `how`: engine, workers, share, device, gpus, memory."
@@ -99,12 +90,16 @@ def search_store(source: str, questions: list[str], file: Path | None, k: int, s
     if save:
         print(retrieval.write_run(run, save))
         return
-    answers = _answers(run, dict(zip(queries.ids, queries.texts(), strict=True)))
-    for answer in [] if rows else answers:
+    hits = {query_id: [] for query_id in queries.ids}
+    for query_id, doc_id, score in zip(run.query_id, run.doc_id, run.score, strict=True):
+        hits[query_id].append({'rank': len(hits[query_id]) + 1, 'id': doc_id, 'score': score})
+    answers = [{'query': text, 'hits': hits[name]} for name, text in zip(queries.ids, queries.texts(), strict=True)]
+    if rows:
+        print_rows(answers)
+        return
+    for answer in answers:
         print(f'{answer["query"]}')
         show_table(pd.DataFrame(answer['hits']))
-    if rows:
-        print(json.dumps(answers, ensure_ascii=False))
 
 # %% ../../nbs/11_workbook/22_cli_shards.ipynb #1537e0b3
 def generate_command(

@@ -6,26 +6,23 @@
 __all__ = []
 
 # %% ../../nbs/11_workbook/20_cli_show.ipynb #c4ea0efb
-import json
 from pathlib import Path
 from functools import partial
 from typing import Annotated, Literal
 from typer import Argument, Option
 from ..core.engines import done_by, engine_named
 from ..core.errors import check, MedirError
-from ..core.files import plain
 from ..core.settings import parse_options
 from ..core.console import note, waiting
 from .skeleton import new_paper as write_new_paper
-from .options import Dtype, Engine, Gpus, JsonRows, Memory, OneEach, show_table, Wide
+from .options import Dtype, Engine, Gpus, JsonRows, Memory, OneEach, print_rows, show_table, Wide
 
 # %% ../../nbs/11_workbook/20_cli_show.ipynb #910afb4b
 def _show_catalogue(tables: dict, wide: bool, rows: bool):
     "Print tables one below the other, or all of them as one JSON value."
     if rows:
-        records = {name: plain(frame.to_dict('records')) for name, frame in tables.items()}
-        single = next(iter(records.values()))
-        print(json.dumps(records if len(records) > 1 else single, ensure_ascii=False, default=str))
+        records = [frame.to_dict('records') for frame in tables.values()]
+        print_rows(dict(zip(tables, records, strict=True)) if len(records) > 1 else records[0])
         return
     for i, frame in enumerate(tables.values()):
         if i:
@@ -43,23 +40,12 @@ def tasks_command(
 
     _show_catalogue({'tasks': suite_table(suite) if suite else tasks_table()}, wide, rows)
 
-# %% ../../nbs/11_workbook/20_cli_show.ipynb #ce405841
-def _show_runnable(paper: str | None, wide: bool, rows: bool):
-    "Print the cells that this machine reaches, and how many it does not, by reason."
-    with waiting('coverage'):
-        from medir_nb.workbook.coverages import MOST_HOURS, runnable
-
-        cells = runnable(paper)
-    reached, left = cells[cells.why == ''].drop(columns='why'), cells[cells.why != '']
-    measured = reached.verdict.notna().sum()
-    reached = reached if rows else reached.assign(hours=reached.hours.map('{:.2f}'.format)).fillna('')
-    counted = left.groupby('why', sort=False).size().sort_values(ascending=False).rename('cells').reset_index()
-    _show_catalogue({'runnable': reached, 'not here': counted}, wide, rows)
-    note(f'{len(reached):,} cells run here within {MOST_HOURS} h each; {measured:,} of them were measured')
-
 # %% ../../nbs/11_workbook/20_cli_show.ipynb #daebdee7
+Paper = Annotated[str | None, Argument(help='A paper of the ledger, such as r2med (default: all).')]
+
+
 def coverage_command(
-    paper: Annotated[str | None, Argument(help='A paper of the ledger, such as r2med (default: all).')] = None,
+    paper: Paper = None,
     is_runnable: Annotated[
         bool, Option('--runnable', help='The cells that this machine reaches in some hours, now; why not the rest.')
     ] = False,
@@ -67,19 +53,27 @@ def coverage_command(
     rows: JsonRows = False,
 ):
     "The published cells of a paper: measured here or not, and what it would take to measure them."
-    if is_runnable:
-        _show_runnable(paper, wide, rows)
-        return
     with waiting('coverage'):
-        from medir_nb.workbook.coverages import coverage, coverage_reasons, coverage_source, coverage_table
+        from medir_nb.workbook import coverages
 
-        counts, reasons = coverage(paper), coverage_reasons(paper)
-    _show_catalogue({'coverage': counts if rows else coverage_table(counts), 'reasons': reasons}, wide, rows)
-    note(coverage_source())
+        cells = coverages.runnable(paper) if is_runnable else coverages.coverage(paper)
+        reasons = None if is_runnable else coverages.coverage_reasons(paper)
+    if not is_runnable:
+        counts = cells if rows else coverages.coverage_table(cells)
+        _show_catalogue({'coverage': counts, 'reasons': reasons}, wide, rows)
+        note(coverages.coverage_source())
+        return
+    reached, left = cells[cells.why == ''].drop(columns='why'), cells[cells.why != '']
+    measured = reached.verdict.notna().sum()
+    reached = reached if rows else reached.assign(hours=reached.hours.map('{:.2f}'.format)).fillna('')
+    counted = left.groupby('why', sort=False).size().sort_values(ascending=False).rename('cells').reset_index()
+    _show_catalogue({'runnable': reached, 'not here': counted}, wide, rows)
+    within = f'{len(reached):,} cells run here within {coverages.MOST_HOURS} h each'
+    note(f'{within}; {measured:,} of them were measured')
 
 # %% ../../nbs/11_workbook/20_cli_show.ipynb #b8d17520
 def leaderboard_command(
-    paper: Annotated[str | None, Argument(help='A paper of the ledger, such as r2med (default: all).')] = None,
+    paper: Paper = None,
     html: Annotated[Path | None, Option(help='Write the page into this file; it needs no other.')] = None,
     scores: Annotated[
         list[Path] | None, Option(help='Scores of your own, from medir evaluate --json FILE; repeat for more.')
@@ -97,46 +91,27 @@ def leaderboard_command(
         if html:
             write_board(html, data, home_link=home_link)
     if rows:
-        print(json.dumps(plain(board_rows(data)), ensure_ascii=False))
-    if html and not rows:
+        print_rows(board_rows(data))
+    else:
         print(html)
-
-# %% ../../nbs/11_workbook/20_cli_show.ipynb #bccb76ed
-def _models() -> dict:
-    "Frames of encoders, rerankers and language models, each with a column `runs`."
-    from medir_nb.encoder.availability import models_table
-    from medir_nb.generator.models import LLM
-    from medir_nb.generator.llm_rows import llms_table
-    from medir_nb.retrieval.reranker_model import reranker_runs, rerankers_table
-
-    rerankers = rerankers_table()
-    llms = llms_table()[['llm', 'hub', 'backend', 'context', 'licence', 'tried']]
-    return {
-        'encoders': models_table(),
-        'rerankers': rerankers.assign(runs=rerankers.reranker.map(reranker_runs)),
-        'llms': llms.assign(runs=[LLM(name).runs() for name in llms.llm]),
-    }
 
 # %% ../../nbs/11_workbook/20_cli_show.ipynb #478cb8c0
 def models_command(wide: Wide = False, rows: JsonRows = False):
     "The registry's encoders, rerankers and language models: what runs here, now, and why not. Fetches nothing."
-    from medir_nb.encoder.availability import memory_here
     from medir_nb.core.network import unreachable
+    from medir_nb.encoder.availability import memory_here, models_table
+    from medir_nb.generator.models import LLM
+    from medir_nb.generator.llm_rows import llms_table
+    from medir_nb.retrieval.reranker_model import reranker_runs, rerankers_table
 
-    _show_catalogue(_models(), wide, rows)
+    tables = {'encoders': models_table(), 'rerankers': rerankers_table()}
+    tables['rerankers']['runs'] = tables['rerankers'].reranker.map(reranker_runs)
+    llms = llms_table()[['llm', 'hub', 'backend', 'context', 'licence', 'tried']]
+    tables['llms'] = llms.assign(runs=[LLM(name).runs() for name in llms.llm])
+    _show_catalogue(tables, wide, rows)
     room, kind = memory_here()
     no_gpu = '' if kind == 'GPU memory' else ' and no GPU'
     note(f'this machine has {room:,.0f} GB of {kind}{no_gpu}; the Hub: {unreachable() or "answers"}')
-
-# %% ../../nbs/11_workbook/20_cli_show.ipynb #438c350b
-def _show_contract(model: str, task: str, dtype: str | None):
-    "What a model is given."
-    from medir_nb import data, retrieval
-
-    system = retrieval.parse(model)
-    is_system = isinstance(system, retrieval.System)
-    check(is_system, f'{model} has no encoding contract', None, 'name a retriever')
-    print(retrieval.retriever_of(system).reads(retrieval.Job(data.load_task(task), dtype)))
 
 # %% ../../nbs/11_workbook/20_cli_show.ipynb #d3fc32f3
 def contract_command(
@@ -157,7 +132,7 @@ def contract_command(
     ] = (),
 ):
     "What exactly a model is given for one query and one document of a task."
-    from medir_nb import evaluator
+    from medir_nb import data, evaluator, retrieval
 
     if broken:
         slips = None if 'all' in broken else list(broken)
@@ -166,7 +141,10 @@ def contract_command(
     elif beside:
         show_table(evaluator.beside_mteb(model, task).reset_index(names=''))
     else:
-        _show_contract(model, task, dtype)
+        system = retrieval.parse(model)
+        is_system = isinstance(system, retrieval.System)
+        check(is_system, f'{model} has no encoding contract', None, 'name a retriever')
+        print(retrieval.retriever_of(system).reads(retrieval.Job(data.load_task(task), dtype)))
 
 # %% ../../nbs/11_workbook/20_cli_show.ipynb #5c3ebe4f
 class MineCommand(OneEach):

@@ -17,17 +17,6 @@ from .options import split_names, Wide
 # %% ../../nbs/11_workbook/21_cli_study.ipynb #970bcceb
 WalkFolder = Annotated[Path, Argument(metavar='WALK', help='The folder that `medir study look` made.')]
 
-# %% ../../nbs/11_workbook/21_cli_study.ipynb #acf77542
-def _show_profile(found, wide: bool):
-    "Print what was found."
-    show_text('\n'.join(found.lines()), wide)
-    for name, table in found.tables().items():
-        print(f'\n{name}')
-        show_table(table, wide)
-    folder = found.walk.folder
-    then = f'next: medir study queries {typed(folder)}, or with --log FILE for questions of your own'
-    show_text(f'\n{folder}: walk.yaml, corpus.jsonl, look.json; {then}', wide)
-
 # %% ../../nbs/11_workbook/21_cli_study.ipynb #26bd4085
 def look_command(
     documents: Annotated[
@@ -56,8 +45,14 @@ def look_command(
     with waiting('look'):
         from medir_nb.study.profile import profile_corpus
 
-    columns = chosen_columns(column)
-    _show_profile(profile_corpus(documents, to, passages, lang, candidate, minutes, columns), wide)
+    found = profile_corpus(documents, to, passages, lang, candidate, minutes, chosen_columns(column))
+    show_text('\n'.join(found.lines()), wide)
+    for name, table in found.tables().items():
+        print(f'\n{name}')
+        show_table(table, wide)
+    folder = found.walk.folder
+    then = f'next: medir study queries {typed(folder)}, or with --log FILE for questions of your own'
+    show_text(f'\n{folder}: walk.yaml, corpus.jsonl, look.json; {then}', wide)
 
 # %% ../../nbs/11_workbook/21_cli_study.ipynb #37b5540a
 def queries_command(
@@ -128,24 +123,11 @@ def _hand_out(walk, annotator: str, by_keyboard: bool, how: dict):
     print(f'what these mean: {path.parent}/guideline.md')
     print(f'then: medir study label {typed(walk.folder)} --read')
 
-# %% ../../nbs/11_workbook/21_cli_study.ipynb #0217a0bb
-def _show_conflicts(walk, wide: bool):
-    "A table of the pairs on which people differ, with their texts."
-    import pandas as pd
-
-    from medir_nb.judging.label_tables import csv_rows
-
-    path = walk.folder / 'labels' / 'adjudication.csv'
-    rows = [row for row, _ in csv_rows(path)] if path.is_file() else []
-    conflicts = [row for row in rows if not row['grade'].strip()]
-    if conflicts:
-        print(f'\nconflicts; write the grade you settle on into {path}, and read again:')
-        shown = [{name: row[name][:160] for name in ('said', 'query', 'document')} for row in conflicts]
-        show_table(pd.DataFrame(shown), wide)
-
 # %% ../../nbs/11_workbook/21_cli_study.ipynb #c88f47ac
-def _show_judges(walk, wide: bool):
-    "A table of the judges beside people, where there are some."
+def _show_beside(walk, wide: bool):
+    "Tables of the judges beside people, and of the pairs on which people differ, where there are some."
+    import pandas as pd
+    from medir_nb.judging.label_tables import csv_rows
     from medir_nb.judging.labelling import judge_table, undefined_kappa_reason
 
     judges = judge_table(walk)
@@ -155,6 +137,13 @@ def _show_judges(walk, wide: bool):
         for row in judges.to_dict('records'):
             if row['one_grade']:
                 print(f'{row["judge"]}: {undefined_kappa_reason(row)}')
+    path = walk.folder / 'labels' / 'adjudication.csv'
+    rows = [row for row, _ in csv_rows(path)] if path.is_file() else []
+    conflicts = [row for row in rows if not row['grade'].strip()]
+    if conflicts:
+        print(f'\nconflicts; write the grade you settle on into {path}, and read again:')
+        shown = [{name: row[name][:160] for name in ('said', 'query', 'document')} for row in conflicts]
+        show_table(pd.DataFrame(shown), wide)
 
 # %% ../../nbs/11_workbook/21_cli_study.ipynb #c0238800
 def _next_line(walk, labels) -> str:
@@ -190,8 +179,7 @@ def _show_labels(walk, wide: bool):
         if path.is_file() and (lacking := ungraded_lines(path)):
             note(f'{path.name}: without a grade yet: {lacking} of {counted(len(record["pairs"]), "pair")}')
     print(labels)
-    _show_judges(walk, wide)
-    _show_conflicts(walk, wide)
+    _show_beside(walk, wide)
     print(f'\nnext: {_next_line(walk, labels)}')
 
 # %% ../../nbs/11_workbook/21_cli_study.ipynb #4a312b83

@@ -28,30 +28,21 @@ from .reproductions import reproduction, reproduction_sentence
 _RUNS = ('cpu', 'gpu')
 
 
-def _works(cells) -> dict[str, set]:
-    "The pieces of work behind the cells of the ways cpu and gpu."
-    works, seen = {name: set() for name in _RUNS}, set()
-    for cell in cells[cells.way.isin(_RUNS)].itertuples():
-        for pair in {(cell.expression, task) for task in cell.tasks} - seen:
-            seen.add(pair)
-            works[way_of(*pair).name] |= set(works_of(*pair))
-    works['gpu'] -= works['cpu']
-    return works
-
-
 def hours_of(cells) -> dict:
     "Hours on two cores and on one GPU behind cells of `cell_table`, and the pairs that no rate covers."
-    works = _works(cells)
+    works = {name: set() for name in _RUNS}
+    here = cells[cells.way.isin(_RUNS)]
+    for pair in {(cell.expression, task) for cell in here.itertuples() for task in cell.tasks}:
+        works[way_of(*pair).name] |= set(works_of(*pair))
+    works['gpu'] -= works['cpu']
     return {
         'cpu hours': sum(work.cpu_hours for work in works['cpu']),
         'gpu hours': sum(work.gpu_hours or 0 for work in works['gpu']),
         'gpu pairs': sum(work.pairs for work in works['gpu']),
     }
 
-# %% ../../nbs/11_workbook/13_coverages.ipynb #0f52613c
-_KINDS = [kind for kind in VERDICTS if kind != 'not run']  # the verdicts on what was measured
-
 # %% ../../nbs/11_workbook/13_coverages.ipynb #c3871bda
+_KINDS = [kind for kind in VERDICTS if kind != 'not run']  # the verdicts on what was measured
 # how the page calls what others measured, by verdict of `independent_verdict`
 _SECOND = {
     'confirmed': 'confirmed elsewhere',
@@ -60,17 +51,6 @@ _SECOND = {
     'other revision': 'another revision elsewhere',
 }
 
-# %% ../../nbs/11_workbook/13_coverages.ipynb #10d1cfe1
-def _coverage_row(cells, is_known: bool) -> dict:
-    "What is published, what was measured (None where nothing is known of it), and the ways, of some cells."
-    kinds, ways = Counter(cells.kind.dropna()), Counter(cells.way)
-    seconds = Counter(said.partition(':')[0] for said in cells.independent_verdict.dropna())
-    second = {_SECOND[verdict]: seconds[verdict] for verdict in _SECOND}
-    verdicts = {'measured': kinds.total(), **{kind: kinds[kind] for kind in _KINDS}}
-    by_way = {name: ways[name] for name in registry('coverage')['ways']}
-    verdicts = verdicts if is_known else dict.fromkeys(verdicts)
-    return {'published': len(cells), **second, **verdicts, **by_way, **hours_of(cells)}
-
 # %% ../../nbs/11_workbook/13_coverages.ipynb #257256c1
 def coverage(
     paper: str | None = None,  # all of them without one
@@ -78,9 +58,17 @@ def coverage(
     folder: str | Path | None = None,  # of stored results: the workbook's `figures`
 ):
     "A row a paper: cells published, measured here by verdict, and how all of them could be measured, with hours."
-    folder = folder or results_folder()
-    papers = cell_table(paper, tables, measurements(folder)).groupby('paper', sort=False)
-    return pd.DataFrame([{'paper': name, **_coverage_row(own, bool(folder))} for name, own in papers], dtype=object)
+    folder, rows = folder or results_folder(), []
+    for name, cells in cell_table(paper, tables, measurements(folder)).groupby('paper', sort=False):
+        kinds, ways = Counter(cells.kind.dropna()), Counter(cells.way)
+        seconds = Counter(said.partition(':')[0] for said in cells.independent_verdict.dropna())
+        row = {'paper': name, 'published': len(cells)}
+        row |= {said: seconds[verdict] for verdict, said in _SECOND.items()}
+        verdicts = {'measured': kinds.total(), **{kind: kinds[kind] for kind in _KINDS}}
+        row |= verdicts if folder else dict.fromkeys(verdicts)
+        row |= {way: ways[way] for way in registry('coverage')['ways']}
+        rows.append(row | hours_of(cells))
+    return pd.DataFrame(rows, dtype=object)
 
 # %% ../../nbs/11_workbook/13_coverages.ipynb #f471a969
 def coverage_reasons(paper: str | None = None, tables: list[str] = ()):
@@ -93,60 +81,40 @@ def coverage_reasons(paper: str | None = None, tables: list[str] = ()):
     rows.sort(key=lambda row: (papers.index(row[0]), -ways.index(row[1]), -row[3]))
     return pd.DataFrame(rows, columns=['paper', 'way', 'why', 'cells'])
 
-# %% ../../nbs/11_workbook/13_coverages.ipynb #c0b7e002
-def _model_obstacle(answer: str) -> str:
-    "Why a model does not run here, of what `medir models` says of it."
-    if answer.startswith('yes'):
-        return ''
-    # sizes differ, the reason does not
-    return re.sub(r'^≈[\d.,]+ GB of weights are not', 'its weights are not', answer.removeprefix('no: '))
-
-
-def _leaf_obstacle(leaf) -> str:
-    "Why this machine does not run one system now; '' where it does."
-    models = [encoder_availability(leaf.name)] if is_encoder(leaf) else []
-    if leaf.reranker:
-        llm_name = leaf.reranker.llm
-        models.append(llm(llm_name).runs() if llm_name else reranker_runs(leaf.reranker[0]))
-    found = [_model_obstacle(answer) for answer in models]
-    if leaf.expansion:
-        found.append(unreachable() and f'the text that joins its query is not here, and {unreachable()}')
-    return next(filter(None, found), '')
-
 # %% ../../nbs/11_workbook/13_coverages.ipynb #c0b7e004
-def _data_obstacle(task: str) -> str:
-    "Why this machine does not have the data of a task now; '' where it has, or can fetch them."
-    if task_folder(task) or registry('tasks')[task].get('load'):
-        return ''
-    return unreachable() and f'its data are not here, and {unreachable()}'
-
-
 def obstacle_here(expression: str, tasks: list[str]) -> str:
     "Why this machine does not run a system on all of some tasks now; '' where it does."
-    found = (*map(_data_obstacle, tasks), *map(_leaf_obstacle, leaf_systems(expression)))
-    return next(filter(None, found), '')
+    for task in tasks:
+        if not (task_folder(task) or registry('tasks')[task].get('load')) and unreachable():
+            return f'its data are not here, and {unreachable()}'
+    for leaf in leaf_systems(expression):
+        models = [encoder_availability(leaf.name)] if is_encoder(leaf) else []
+        if leaf.reranker:
+            llm_name = leaf.reranker.llm
+            models.append(llm(llm_name).runs() if llm_name else reranker_runs(leaf.reranker[0]))
+        if said := next((said for said in models if not said.startswith('yes')), ''):
+            return re.sub(r'^≈[\d.,]+ GB of weights are not', 'its weights are not', said.removeprefix('no: '))
+        if leaf.expansion and unreachable():
+            return f'the text that joins its query is not here, and {unreachable()}'
+    return ''
 
 # %% ../../nbs/11_workbook/13_coverages.ipynb #c0b7e005
 MOST_HOURS = 6  # on this machine, for one system on the tasks of a cell
 _RUNNABLE = ['paper', 'table', 'system', 'dataset', 'measure', 'expression', 'hours', 'verdict', 'why']
 
 
-def _here(expression: str, tasks: tuple) -> tuple[float, str]:
-    "Hours of a system on some tasks on this machine, and why it does not run here."
-    rated, has_gpu = hours_on(expression, tasks), memory_here()[1] == 'GPU memory'
-    hours = rated['gpu hours'] if has_gpu and rated['gpu hours'] is not None else rated['cpu hours']
-    slow = f'more than {MOST_HOURS} h on this machine' if hours > MOST_HOURS else ''
-    return hours, obstacle_here(expression, tasks) or slow
-
-
 def runnable(
     paper: str | None = None,  # all of them without one
 ):
     "A row a cell of the ways cpu and gpu, the quickest first: hours on this machine, verdict, and why it is not run."
-    cells = cell_table(paper)
+    cells, has_gpu, found = cell_table(paper), memory_here()[1] == 'GPU memory', {}
     cells = cells[cells.way.isin(_RUNS)]
     keys = list(zip(cells.expression, cells.tasks, strict=True))
-    found = {key: _here(*key) for key in dict.fromkeys(keys)}
+    for key in dict.fromkeys(keys):
+        rated = hours_on(*key)
+        hours = rated['gpu hours'] if has_gpu and rated['gpu hours'] is not None else rated['cpu hours']
+        slow = f'more than {MOST_HOURS} h on this machine' if hours > MOST_HOURS else ''
+        found[key] = hours, obstacle_here(*key) or slow
     hours, why = zip(*(found[key] for key in keys), strict=True)
     return cells.assign(hours=hours, why=why)[_RUNNABLE].sort_values('hours', kind='stable')
 
@@ -155,16 +123,6 @@ def _hours_text(hours: float) -> str:
     return f'≈{hours:,.0f} h' if hours >= 1 else f'≈{60 * hours:.0f} min'
 
 
-def _way_text(row, name: str) -> str:
-    "The cells of a column, with the hours where there are some; a dash where nothing is known."
-    if row[name] is None:
-        return '–'
-    if not row[name] or name not in _RUNS:
-        return f'{row[name]:,}'
-    pairs = f', {row["gpu pairs"]:,} pairs' if name == 'gpu' and row['gpu pairs'] else ''
-    return f'{row[name]:,} ({_hours_text(row[name + " hours"])}{pairs})'
-
-# %% ../../nbs/11_workbook/13_coverages.ipynb #ec2d45d1
 _HEADERS = {
     'cpu': 'CPU',
     'gpu': 'one 80 GB GPU',
@@ -176,15 +134,24 @@ _HEADERS = {
 }
 _ALWAYS = ('measured', 'equal', 'close', 'not comparable')
 
-
+# %% ../../nbs/11_workbook/13_coverages.ipynb #ec2d45d1
 def coverage_table(
     counts,  # of `coverage`
 ):
-    "The coverage as text, for people."
+    "The coverage as text, for people; a dash where nothing is known."
+
+    def text(row, name: str) -> str:
+        if row[name] is None:
+            return '–'
+        if not row[name] or name not in _RUNS:
+            return f'{row[name]:,}'
+        pairs = f', {row["gpu pairs"]:,} pairs' if name == 'gpu' and row['gpu pairs'] else ''
+        return f'{row[name]:,} ({_hours_text(row[name + " hours"])}{pairs})'
+
     names = ('published', *_SECOND.values(), 'measured', *_KINDS, *_HEADERS)
     shown = [name for name in names if name in _ALWAYS or counts[name].fillna(0).astype(bool).any()]
     rows = counts.to_dict('records')
-    texts = {_HEADERS.get(name, name): [_way_text(row, name) for row in rows] for name in shown}
+    texts = {_HEADERS.get(name, name): [text(row, name) for row in rows] for name in shown}
     return pd.DataFrame({'paper': list(counts.paper), **texts})
 
 # %% ../../nbs/11_workbook/13_coverages.ipynb #1ab19602
@@ -198,29 +165,13 @@ def coverage_source() -> str:
         f'texts at the rates of {rates}; pairs of a reranker have no published rate.'
     )
 
-# %% ../../nbs/11_workbook/13_coverages.ipynb #ca29da05
-_NEEDS = {
-    'cpu': 'the Hub and a CPU for',
-    'gpu': 'the Hub and one 80 GB GPU for',
-    'larger': 'more than one GPU for',
-    'service': 'a paid service for',
-}
-
 # %% ../../nbs/11_workbook/13_coverages.ipynb #ca22b10e
 def _with_kinds(row) -> str:
-    "How many cells were measured of how many, with a count for each verdict."
+    "A count for each verdict on what was measured here, in brackets."
     kinds = [f'{row[kind]:,} {kind}' for kind in _KINDS if row[kind]]
     return f' ({", ".join(kinds)})' if kinds else ''
 
 
-def _measured_text(row) -> str:
-    "What was measured, by verdict."
-    if row['measured'] is None:
-        return 'what was measured stands in the repository'
-    were = 'was' if row['measured'] == 1 else 'were'
-    return f'here {row["measured"]:,} {were} measured{_with_kinds(row)}'
-
-# %% ../../nbs/11_workbook/13_coverages.ipynb #d500079f
 def _second_text(row) -> str:
     "What others measured, by verdict; '' where nobody did."
     kinds = [f'{row[kind]:,} {kind.removesuffix(" elsewhere")}' for kind in _SECOND.values() if row[kind]]
@@ -228,25 +179,28 @@ def _second_text(row) -> str:
     return f' {count:,} have a second number, measured by others with other code ({", ".join(kinds)}).' if count else ''
 
 # %% ../../nbs/11_workbook/13_coverages.ipynb #accaca5e
-def _needs_text(row) -> str:
-    "What the scores take, the easiest first."
-    texts = []
+_NEEDS = {
+    'cpu': 'the Hub and a CPU for',
+    'gpu': 'the Hub and one 80 GB GPU for',
+    'larger': 'more than one GPU for',
+    'service': 'a paid service for',
+}
+
+
+def _needs_text(row, reasons) -> str:
+    "What the scores take, the easiest first, and what can never be measured."
+    needs = []
     for name in filter(row.get, _NEEDS):
         hours = f' ({_hours_text(row[name + " hours"])})' if name in _RUNS and row[name + ' hours'] else ''
-        texts.append(f'{_NEEDS[name]} {row[name]:,}{hours}')
+        needs.append(f'{_NEEDS[name]} {row[name]:,}{hours}')
     if row['unknown']:
-        texts.append(f'for {row["unknown"]:,} that is not known')
-    return f' To measure them takes {", ".join(texts)}.' if texts else ''
+        needs.append(f'for {row["unknown"]:,} that is not known')
+    never = reasons[reasons.way == 'never']
+    said = '; '.join(f'{e.why} ({e.cells:,})' if len(never) > 1 else e.why for e in never.itertuples())
+    takes = f' To measure them takes {", ".join(needs)}.' if needs else ''
+    return takes + (f' {row["never"]:,} can never be measured: {said}.' if row['never'] else '')
 
 # %% ../../nbs/11_workbook/13_coverages.ipynb #78ced08e
-def _never_text(row, reasons) -> str:
-    "What can never be measured, with the reasons."
-    never = reasons[reasons.way == 'never']
-    several = len(never) > 1
-    said = '; '.join(f'{e.why} ({e.cells:,})' if several else e.why for e in never.itertuples())
-    return f' {row["never"]:,} can never be measured: {said}.' if row['never'] else ''
-
-
 def coverage_line(
     paper: str,
     *tables: str,  # as printed; all of them without one
@@ -257,9 +211,12 @@ def coverage_line(
     named = ', '.join(tables).replace('Table ', 'Tables ', 1 if len(tables) > 1 else 0).replace(', Table ', ', ')
     title = ', '.join(filter(None, (paper_row(paper).get('title', paper).split(':')[0], named)))
     other = f', {row["no score"]:,} of them sizes, settings or times' if row['no score'] else ''
-    published_text = f'**{title}:** {row["published"]:,} cells are published{other}; {_measured_text(row)}.'
-    never_text = _never_text(row, coverage_reasons(paper, tables))
-    return Prose(published_text + _second_text(row) + _needs_text(row) + never_text)
+    measured = 'what was measured stands in the repository'
+    if row['measured'] is not None:
+        were = 'was' if row['measured'] == 1 else 'were'
+        measured = f'here {row["measured"]:,} {were} measured{_with_kinds(row)}'
+    published_text = f'**{title}:** {row["published"]:,} cells are published{other}; {measured}.'
+    return Prose(published_text + _second_text(row) + _needs_text(row, coverage_reasons(paper, tables)))
 
 # %% ../../nbs/11_workbook/13_coverages.ipynb #41cfb507
 def coverage_sentence(counts) -> str:
@@ -274,33 +231,28 @@ def coverage_sentence(counts) -> str:
     measured = f'Measured here so far: {", and ".join(said)}; the rest is printed and says what it would take.'
     return f'Of the cells that the papers print,{second} {measured}' if second else measured
 
-# %% ../../nbs/11_workbook/13_coverages.ipynb #fb96cdb0
-def _between(text: str, mark: str, new: str) -> str:
-    "A document with `new` between `<!-- mark -->` and `<!-- /mark -->`."
-    start, end = f'<!-- {mark} -->', f'<!-- /{mark} -->'
-    check(start in text and end in text, f'it has no {start} … {end}', 'the document', 'put both marks back')
-    return re.sub(f'{start}.*?{end}', lambda _: f'{start}{new}{end}', text, flags=re.DOTALL)
-
 # %% ../../nbs/11_workbook/13_coverages.ipynb #af36532a
-def _coverage_part(counts) -> str:
-    "The table of coverage with its source and what can never be measured."
-    why = [f'{e.why} ({e.paper}, {e.cells:,})' for e in coverage_reasons().itertuples() if e.way == 'never']
-    return f'\n{to_markdown(coverage_table(counts))}\n\n{coverage_source()} Never: {"; ".join(why)}.\n'
-
-
 def with_coverage(
     text: str,  # with marks
     folder: str | Path | None = None,  # of stored results: the workbook's `figures`
 ) -> str:
     "A document with its generated sentences or table as they are now."
     counts = coverage(folder=folder)
+
+    def table() -> str:
+        why = [f'{e.why} ({e.paper}, {e.cells:,})' for e in coverage_reasons().itertuples() if e.way == 'never']
+        return f'\n{to_markdown(coverage_table(counts))}\n\n{coverage_source()} Never: {"; ".join(why)}.\n'
+
     made = {
         'measured': lambda: coverage_sentence(counts),
-        'coverage': lambda: _coverage_part(counts),
+        'coverage': table,
         'hour': lambda: reproduction_sentence(reproduction(1)),
     }
     here = [mark for mark in made if f'{mark} -->' in text]
     check(here, f'it has no mark of {" or ".join(made)}', 'the document', 'put the marks back')
     for mark in here:
-        text = _between(text, mark, made[mark]())
+        start, end = f'<!-- {mark} -->', f'<!-- /{mark} -->'
+        check(start in text and end in text, f'it has no {start} … {end}', 'the document', 'put both marks back')
+        new = f'{start}{made[mark]()}{end}'
+        text = re.sub(f'{start}.*?{end}', lambda _, new=new: new, text, flags=re.DOTALL)
     return text

@@ -22,17 +22,15 @@ def workbook_root() -> Path:
     check(root, what, Path.cwd(), fix)
     return root
 
-# %% ../../nbs/11_workbook/00_find.ipynb #1e41ff7e
-def _whole_cell(cell: dict) -> dict:
-    "A cell with its source as one text, and with metadata."
-    source, tags = ''.join(cell.get('source') or ''), (cell.get('metadata') or {}).get('tags')
-    return {**cell, 'cell_type': cell['cell_type'], 'tags': tags, 'source': source}
-
 # %% ../../nbs/11_workbook/00_find.ipynb #01aeab18
 def notebook_cells(path: Path) -> list[dict]:
     "The cells of a notebook; `source` is one text, `tags` are those of its metadata."
     try:
-        return [_whole_cell(cell) for cell in json.loads(path.read_text(encoding='utf-8'))['cells']]
+        return [
+            {**cell, 'cell_type': cell['cell_type'], 'tags': (cell.get('metadata') or {}).get('tags')}
+            | {'source': ''.join(cell.get('source') or '')}
+            for cell in json.loads(path.read_text(encoding='utf-8'))['cells']
+        ]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise MedirError('not a notebook', path, 'restore the file') from None
 

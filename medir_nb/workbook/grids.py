@@ -25,31 +25,7 @@ from .declared import Answering, count_text, Curating, document_tokens, notebook
 from .declared import PlanRow, size_of, TOKENS_A_WORD, tokens_per_unit, Workload
 from ..judging.model_judges import judges_from, judging_sampling, LONGEST, METHOD, ModelJudge
 from ..judging.pools import RetrieverJudge
-from .trainings import missing_sources
-
-# %% ../../nbs/11_workbook/06_grids.ipynb #279cc91f
-def _single_systems(systems: list[str]) -> dict[str, MedirError | None]:
-    "The systems that do work of their own, each once; an expression that cannot be read keeps its error."
-    single = {}
-    for text in systems:
-        try:
-            single |= dict.fromkeys(map(str, parts(text)))
-        except MedirError as e:
-            single[text] = e
-    return single
-
-# %% ../../nbs/11_workbook/06_grids.ipynb #e234c3bc
-_JOINING = {'fusion', 'repeat', 'hypothetical', 'strict'}  # settings of how a text is used, after it was written
-
-
-def _shared_work(text: str) -> tuple[str, tuple]:
-    "The retriever of an expression alone, and what decides the text that its language model writes."
-    system = parse(text)
-    if not isinstance(system, System):
-        return text, ('', '')  # a reranked fusion: its parts have rows of their own
-    method, llm, settings = system.expansion or ('', '', ())
-    asked = tuple((name, value) for name, value in settings if name not in _JOINING)
-    return str(replace(system, expansion=None, reranker=None)), (method, llm, *asked)
+from .trainings import missing_sources, set_rows
 
 # %% ../../nbs/11_workbook/06_grids.ipynb #5daca958
 @dataclass(frozen=True)
@@ -87,17 +63,6 @@ def _has_text(llm: str) -> bool:
     "Whether what a language model would write was published by authors, or lies in a reader's file."
     return '@' in llm or llm.startswith('file:')
 
-# %% ../../nbs/11_workbook/06_grids.ipynb #a20e5d73
-def _generations(system, queries: int) -> tuple[int, int]:
-    "Texts that join the queries, and how many of them a language model has still to write."
-    if not system.expansion:
-        return 0, 0
-    _, llm, _ = system.expansion
-    settings = expansion_settings(*system.expansion[::2])
-    texts = queries * settings['n']
-    # a model that searches writes a turn more than it searches, at most
-    return texts, 0 if _has_text(llm) else texts * (settings.get('rounds', 0) + 1)
-
 # %% ../../nbs/11_workbook/06_grids.ipynb #2184d8a8
 def registry_counts(
     task: str,  # of the registry
@@ -107,35 +72,34 @@ def registry_counts(
 ) -> SystemCounts:
     "What a system would do on a task that is not here."
     row = registry('tasks')[task]
-    queries = size_of(row, 'queries')
-    stage = reranker_class(system.reranker)(system) if system.reranker else None
-    if stage and stage.registry == 'llms':
-        prompts = queries * stage.most(min(stage.depth, size_of(row, 'documents')))
-        longest = stage.chosen['words'] * TOKENS_A_WORD.get(row.get('language'), TOKENS_A_WORD['en'])
-        passage = min(longest, document_tokens(row) or longest)
-        read = int(prompts * stage.chosen.get('window', 1) * passage)
-        answers = prompts * llm_spec(system.reranker.llm).sampling.get('max_tokens', 512)
-        return SystemCounts(ask=prompts, read=read, answered=answers, sign='≤')
+    queries, documents = size_of(row, 'queries'), size_of(row, 'documents')
+    if system.reranker and not system.reranker.llm:
+        return SystemCounts(score=queries * min(system.reranker[1], documents), sign='≤')
     if system.reranker:
-        return SystemCounts(score=queries * min(system.reranker[1], size_of(row, 'documents')), sign='≤')
-    joined, to_write = _generations(system, queries)
+        return _ordering_counts(row, system)
+    joined, written = 0, 0  # texts that join the queries, and those that a language model has still to write
+    if system.expansion:
+        settings = expansion_settings(*system.expansion[::2])
+        joined = queries * settings['n']
+        # a model that searches writes a turn more than it searches, at most
+        written = 0 if _has_text(system.expansion[1]) else joined * (settings.get('rounds', 0) + 1)
     if not retriever_of(system).models():
-        return SystemCounts(write=to_write)
-    joined_first = 0 if size_of(row, 'pairs') else joined
-    documents = size_of(row, 'documents')
-    whole = 2 * size_of(row, 'pairs') or min(documents, limit or documents) + queries
-    texts = joined if corpus_counted else whole + joined_first
+        return SystemCounts(write=written)
+    pairs = size_of(row, 'pairs')
+    whole = 2 * pairs or min(documents, limit or documents) + queries + joined
+    texts = joined if corpus_counted else whole
     tokens = document_tokens(row, texts)
-    return SystemCounts(texts, int(tokens) if tokens else None, to_write, sign='≈')
+    return SystemCounts(texts, int(tokens) if tokens else None, written, sign='≈')
 
-# %% ../../nbs/11_workbook/06_grids.ipynb #bb05f835
-def _longest_text(method: str, llm: str, settings) -> int | None:
-    "The most tokens that a language model may write for one query; None where it is unknown."
-    try:
-        sampling = llm_spec(llm).sampling | method_row(method).get('sampling', {}) | dict(settings)
-    except MedirError:
-        return None
-    return sampling.get('max_tokens', 512)
+# %% ../../nbs/11_workbook/06_grids.ipynb #6f0c1d11
+def _ordering_counts(row: dict, system) -> SystemCounts:
+    "What a language model that orders lists would be asked on a task that is not here."
+    stage = reranker_class(system.reranker)(system)
+    prompts = size_of(row, 'queries') * stage.most(min(stage.depth, size_of(row, 'documents')))
+    longest = stage.chosen['words'] * TOKENS_A_WORD.get(row.get('language'), TOKENS_A_WORD['en'])
+    read = prompts * stage.chosen.get('window', 1) * min(longest, document_tokens(row) or longest)
+    answered = prompts * llm_spec(system.reranker.llm).sampling.get('max_tokens', 512)
+    return SystemCounts(ask=prompts, read=int(read), answered=answered, sign='≤')
 
 # %% ../../nbs/11_workbook/06_grids.ipynb #f13c6270
 def _workloads(system, counts: SystemCounts) -> list[Workload]:
@@ -147,12 +111,19 @@ def _workloads(system, counts: SystemCounts) -> list[Workload]:
     models = retriever_of(system).models()
     work = [Workload(name, 'encode', counts.encode, counts.tokens) for name in models]
     if system.expansion and not _has_text(system.expansion[1]):
-        longest = _longest_text(*system.expansion)
-        tokens = None if longest is None else longest * counts.write
-        work.append(Workload(system.expansion[1], 'write', counts.write, tokens))
+        method, llm, settings = system.expansion
+        try:
+            sampling = llm_spec(llm).sampling | method_row(method).get('sampling', {}) | dict(settings)
+            tokens = sampling.get('max_tokens', 512) * counts.write
+        except MedirError:
+            tokens = None
+        work.append(Workload(llm, 'write', counts.write, tokens))
     return work
 
 # %% ../../nbs/11_workbook/06_grids.ipynb #318fcab4
+_JOINING = {'fusion', 'repeat', 'hypothetical', 'strict'}  # settings of how a text is used, after it was written
+
+
 class _Grid:
     "Counts the work of systems, each piece of work once."
 
@@ -162,25 +133,38 @@ class _Grid:
 
     def counts(self, name: str, text: str, task) -> SystemCounts:
         "What a system would do on a task, beyond what the rows before it do."
-        alone, written = _shared_work(text)
+        system, alone, written = parse(text), text, ('', '')
+        if isinstance(system, System):  # the parts of a reranked fusion have rows of their own
+            method, llm, settings = system.expansion or ('', '', ())
+            alone = str(replace(system, expansion=None, reranker=None))
+            written = (method, llm, *((name, value) for name, value in settings if name not in _JOINING))
         corpus_counted = alone != text and (name, alone) in self.counted
         text_counted = (name, written) in self.counted
         self.counted |= {(name, text), (name, written)}
         if task:
             counts = _counts_at_hand(text, task, alone if corpus_counted else text, self.dtype)
         elif name in registry('tasks'):
-            counts = registry_counts(name, parse(text), corpus_counted, self.limit)
+            counts = registry_counts(name, system, corpus_counted, self.limit)
         else:
             counts = SystemCounts(None, None)
         return replace(counts, write=0) if text_counted else counts
 
-# %% ../../nbs/11_workbook/06_grids.ipynb #4bf699d0
-def _grid_row(task: str, system: str, is_here: bool, counts: SystemCounts, work: list, note: str) -> PlanRow:
-    "A row of the plan of a grid."
+# %% ../../nbs/11_workbook/06_grids.ipynb #ae3c6d18
+def _grid_row(grid: _Grid, name: str, task, missing: MedirError | None, text: str, refused) -> PlanRow:
+    "The row of a system on a task; one that cannot run says so."
+    note = '' if task else missing.fix or missing.what
+    try:
+        if refused:
+            raise refused
+        counts = grid.counts(name, text, task)
+        work = _workloads(parse(text), counts)
+    except MedirError as e:
+        training = f' ({e.fix})' if (e.fix or '').startswith('train it: ') else ''
+        counts, work, note = SystemCounts(), [], f'cannot run: {e.what}{training}'
     cells = {
-        'task': task,
-        'system': system,
-        'data': 'at hand' if is_here else 'missing',
+        'task': name,
+        'system': text,
+        'data': 'at hand' if task else 'missing',
         'texts to encode': count_text(counts.encode, counts.sign),
         'stored': counts.stored,
         'tokens': count_text(counts.tokens if counts.tokens is None else counts.tokens + counts.read, '≈'),
@@ -189,23 +173,6 @@ def _grid_row(task: str, system: str, is_here: bool, counts: SystemCounts, work:
         'pairs to score': count_text(counts.score, counts.sign),
     }
     return PlanRow(cells, work)
-
-# %% ../../nbs/11_workbook/06_grids.ipynb #ae3c6d18
-def _task_rows(grid: _Grid, name: str, task, missing: MedirError | None, systems: dict) -> list[PlanRow]:
-    "The rows of a task; a system that cannot run says so in its row."
-    rows = []
-    for text, refused in systems.items():
-        note = '' if task else missing.fix or missing.what
-        try:
-            if refused:
-                raise refused
-            counts = grid.counts(name, text, task)
-            work = _workloads(parse(text), counts)
-        except MedirError as e:
-            training = f' ({e.fix})' if (e.fix or '').startswith('train it: ') else ''
-            counts, work, note = SystemCounts(), [], f'cannot run: {e.what}{training}'
-        rows.append(_grid_row(name, text, bool(task), counts, work, note))
-    return rows
 
 # %% ../../nbs/11_workbook/06_grids.ipynb #ade17fa3
 @without_network()
@@ -216,7 +183,12 @@ def grid_rows(
     limit: int | None = None,  # pool of at most so many documents
 ) -> list[PlanRow]:
     "What evaluating `systems` on `tasks` would encode, generate and score; never downloads."
-    single, grid, rows = _single_systems(systems), _Grid(dtype, limit), []
+    single, grid, rows = {}, _Grid(dtype, limit), []
+    for text in systems:
+        try:
+            single |= dict.fromkeys(map(str, parts(text)))
+        except MedirError as e:
+            single[text] = e
     named, unread = expand_tasks(tasks)
     for name in named:
         task, missing = None, None
@@ -226,10 +198,8 @@ def grid_rows(
             if name not in registry('tasks') and name in tasks:  # a mistyped name; one of a suite is passed over
                 raise
             missing = e
-        rows += _task_rows(grid, name, task, missing, single)
-    for name, error in unread.items():
-        rows += _task_rows(grid, name, None, error, dict.fromkeys(single, error))
-    return rows
+        rows += [_grid_row(grid, name, task, missing, text, refused) for text, refused in single.items()]
+    return rows + [_grid_row(grid, name, None, error, text, error) for name, error in unread.items() for text in single]
 
 # %% ../../nbs/11_workbook/06_grids.ipynb #be91b4b8
 def _listed(value) -> list:
@@ -240,30 +210,22 @@ def _listed(value) -> list:
 
 def _expanded_systems(expansion, parameters: dict) -> list[str]:
     "A retriever alone, and with what a language model writes: one system for each of several seeds."
-    retriever, llm = parameters[expansion.retriever], parameters[expansion.llm]
+    retriever, seeds = parameters[expansion.retriever], parameters[expansion.seeds]
     wording = prompt_files(parameters.get(expansion.prompts))['search']
-    settings = [parameters[expansion.settings], f'prompt={wording}' if wording else '']
-    seeds = parameters[expansion.seeds]
-    sampled = [[*settings, f'seed={seed}' if len(seeds) > 1 else ''] for seed in seeds]
-    joined = [','.join(filter(None, [llm, *more])) for more in sampled]
-    return [retriever, *(f'{retriever}+{expansion.method}({arguments})' for arguments in joined)]
-
-# %% ../../nbs/11_workbook/06_grids.ipynb #e99e7f93
-def _with_slips(systems: dict[str, str]) -> list[tuple[list[str], list[str]]]:
-    "Each system with all slips that it can make, on its task."
-    broken = {system: [with_slip(system, slip) for slip in SLIPS] for system in systems}
-    return [([task], [system, *filter(None, broken[system])]) for system, task in systems.items()]
+    said = [parameters[expansion.llm], parameters[expansion.settings], f'prompt={wording}' if wording else '']
+    sampled = [[*said, f'seed={seed}' if len(seeds) > 1 else ''] for seed in seeds]
+    return [retriever, *(f'{retriever}+{expansion.method}({",".join(filter(None, more))})' for more in sampled)]
 
 # %% ../../nbs/11_workbook/06_grids.ipynb #964ced41
 def notebook_grids(notebook: str, parameters: dict) -> list[tuple[list[str], list[str]]]:
     "The (tasks, systems) that a notebook evaluates with these parameters."
-    declared, grids, rows = notebook_plan(notebook), [], registry('tasks')
-    for grid in declared.grids:
-        if grid.slips:
-            grids += _with_slips(parameters[grid.slips])
-            continue
+    grids, rows = [], registry('tasks')
+    for grid in notebook_plan(notebook).grids:
+        for system, task in parameters[grid.slips].items() if grid.slips else ():
+            grids.append(([task], [system, *filter(None, (with_slip(system, slip) for slip in SLIPS))]))
         # the row `default` offers pairs of names; a notebook has one of them, or none
-        if notebook not in registry('plans') and not {grid.tasks, grid.systems} <= set(parameters):
+        is_absent = notebook not in registry('plans') and not {grid.tasks, grid.systems} <= set(parameters)
+        if grid.slips or is_absent:
             continue
         if grid.paper:  # those of its tasks that $MEDIR_DATA holds
             tasks = [name for name, row in rows.items() if row['paper'] == grid.paper and task_folder(name)]
@@ -314,14 +276,6 @@ class PoolSize:
     passage: float | None  # mean tokens of a document; None where nobody counted
     missing: str = ''  # what to do where the task is not here
 
-
-def _pairs_of_query(judging, parameters: dict, documents: int) -> int:
-    "At most how many documents of a query are judged."
-    rule = parameters[judging.rule] if judging.rule else 'each'
-    retrievers, size = parameters[judging.retrievers], parameters[judging.size]
-    lists = 1 if rule != 'each' or isinstance(retrievers, str) else len(retrievers)
-    return min(size * lists, documents)
-
 # %% ../../nbs/11_workbook/06_grids.ipynb #92569270
 def pool_size(judged: JudgedTask, judging, parameters: dict) -> PoolSize:
     "How large the pool of a task may be."
@@ -336,12 +290,20 @@ def pool_size(judged: JudgedTask, judging, parameters: dict) -> PoolSize:
             raise
         queries, documents, language = size_of(row, 'queries'), size_of(row, 'documents'), row['language']
         documents, missing = min(documents, limit or documents), e.fix or e.what
-    pairs = _pairs_of_query(judging, parameters, documents)
+    is_fused = judging.rule and parameters[judging.rule] != 'each'
+    retrievers = parameters[judging.retrievers]
+    lists = 1 if is_fused or isinstance(retrievers, str) else len(retrievers)
+    pairs = min(parameters[judging.size] * lists, documents)
     return PoolSize(queries, documents, pairs, language, document_tokens(row), missing)
 
 # %% ../../nbs/11_workbook/06_grids.ipynb #883472f2
-def _asked(judge, size: PoolSize) -> Workload:
-    "Calls of a language model that judges, in a first round, and the tokens of both sides at most."
+def _work_of(judge, size: PoolSize) -> Workload:
+    "What a judge of any kind costs in a first round, by its class: tokens of both sides at most."
+    if isinstance(judge, RetrieverJudge):
+        texts = size.queries + min(size.documents, size.queries * size.pairs)
+        return Workload(judge.system, 'encode', texts, None if size.passage is None else int(texts * size.passage))
+    if not isinstance(judge, ModelJudge):
+        return Workload('', 'judge')
     calls = size.queries * math.ceil(size.pairs / judge.batch)
     a_character = tokens_per_unit({'length_unit': 'characters', 'language': size.language})
     longest = judge.longest * a_character
@@ -385,45 +347,26 @@ def _row(task: str, judge: str, size: PoolSize, work: Workload) -> PlanRow:
     }
     return PlanRow(cells, [] if work.texts == 0 else [work])
 
-# %% ../../nbs/11_workbook/06_grids.ipynb #5fbcc1a5
-def _work_of(judge, size: PoolSize) -> Workload:
-    "What a judge of any kind costs; a rule on words costs nothing."
-    if isinstance(judge, ModelJudge):
-        return _asked(judge, size)
-    if not isinstance(judge, RetrieverJudge):
-        return Workload('', 'judge')
-    texts = size.queries + min(size.documents, size.queries * size.pairs)
-    return Workload(judge.system, 'encode', texts, None if size.passage is None else int(texts * size.passage))
-
-# %% ../../nbs/11_workbook/06_grids.ipynb #8fb356af
-def _set_size(name: str) -> tuple[int | None, str, str]:
-    "Queries of a labelled set (None where nobody counted), its language, and what to do where it is not here."
-    row = registry('tuning').get(name)
-    if row:
-        absent = missing_sources('sets', {'sets': [name]})
-        return row.get('printed') or row.get('lines'), row.get('language', 'en'), f'not here: {name}' if absent else ''
-    task, _, split = name.partition(':')
-    try:
-        found = load_task(task, split or None)
-        return len(found.queries), found.language, ''
-    except MedirError as e:
-        return None, registry('tasks').get(task, {}).get('language', 'en'), e.fix or e.what
-
 # %% ../../nbs/11_workbook/06_grids.ipynb #db33cfad
-def _curated_rows(curating, parameters: dict) -> list[PlanRow]:
-    "Rows for the judge of what is found for labelled queries; unknown where nobody counted these."
-    data, most, rows = parameters[curating.sets], parameters[curating.size], []
-    judge = judges_from([parameters[curating.judge]])[0]
-    for name in data['sets']:
-        queries, language, missing = _set_size(name)
-        limit = data.get('limit', 0)
-        asked = limit if queries is None else min(queries, limit or queries)
-        size = PoolSize(asked, asked * most, most, language, None, missing)
-        work = _work_of(judge, size)
-        if not asked:
-            size, work = replace(size, missing=f'{missing}; {most} a query'), Workload(work.model, 'judge', None, None)
-        rows.append(_row(name, judge.name, size, work))
-    return rows
+def _curated_row(name: str, judge, most: int, limit: int) -> PlanRow:
+    "A row for the judge of what is found for the queries of a set; unknown where nobody counted these."
+    queries, missing = set_rows(name), ''
+    if row := registry('tuning').get(name):
+        language = row.get('language', 'en')
+        missing = f'not here: {name}' if missing_sources('sets', {'sets': [name]}) else ''
+    else:
+        task, _, split = name.partition(':')
+        try:
+            found = load_task(task, split or None)
+            queries, language = len(found.queries), found.language
+        except MedirError as e:
+            language, missing = registry('tasks').get(task, {}).get('language', 'en'), e.fix or e.what
+    asked = limit if queries is None else min(queries, limit or queries)
+    size = PoolSize(asked, asked * most, most, language, None, missing)
+    work = _work_of(judge, size)
+    if not asked:
+        size, work = replace(size, missing=f'{missing}; {most} a query'), Workload(work.model, 'judge', None, None)
+    return _row(name, judge.name, size, work)
 
 # %% ../../nbs/11_workbook/06_grids.ipynb #2e28d26b
 @without_network()
@@ -432,7 +375,9 @@ def judging_rows(judgings: list, parameters: dict) -> list[PlanRow]:
     rows = []
     for judging in judgings:
         if isinstance(judging, Curating):
-            rows += _curated_rows(judging, parameters)
+            [judge], data = judges_from([parameters[judging.judge]]), parameters[judging.sets]
+            most, limit = parameters[judging.size], data.get('limit', 0)
+            rows += [_curated_row(name, judge, most, limit) for name in data['sets']]
             continue
         for judged in judged_tasks(judging, parameters):
             size = pool_size(judged, judging, parameters)

@@ -50,53 +50,40 @@ def checkpoint_mark(name: str) -> str:
         checkpoint_record(name).get('revision'), [(place, stat.st_size, stat.st_mtime_ns) for place, stat in stats]
     )
 
-# %% ../../nbs/11_workbook/02_keys.ipynb #128de857
+# %% ../../nbs/11_workbook/02_keys.ipynb #04b38a25
 _LLM_VARIABLES = ('MEDIR_LLM_URL', 'MEDIR_LLM_BACKEND', 'MEDIR_LLM_OPTIONS', 'MEDIR_CASSETTES')
 
 
-def _server_variables(words: set[str]) -> dict[str, str]:
-    "The environment variables that say where the services and language models among `words` are asked."
-    encoders, variables = registry('models'), []
-    if any(encoders[name].get('base_url') for name in words & set(encoders)):
-        variables.append('MEDIR_EMBEDDING_URL')
-    if words & set(registry('llms')):
-        variables += _LLM_VARIABLES
-    return {name: os.environ[name] for name in variables if os.environ.get(name)}
-
-# %% ../../nbs/11_workbook/02_keys.ipynb #04b38a25
 def server_marks(words: set[str]) -> dict[str, str]:
     "Hashes of where services and language models are asked, and of the cassettes that answer in their place."
-    variables = _server_variables(words)
+    encoders = registry('models')
+    is_served = any(encoders[name].get('base_url') for name in words & set(encoders))
+    names = ['MEDIR_EMBEDDING_URL'] if is_served else []
+    names += _LLM_VARIABLES if words & set(registry('llms')) else []
+    variables = {name: os.environ[name] for name in names if os.environ.get(name)}
     folders = [folder for folder in variables.get('MEDIR_CASSETTES', '').split(os.pathsep) if folder]
     tapes = [tape for folder in folders for tape in sorted(Path(folder).glob('*.jsonl'))]
     addresses = {name: fingerprint(value) for name, value in variables.items()}
     return addresses | {str(tape): file_fingerprint(tape) for tape in tapes}
 
-# %% ../../nbs/11_workbook/02_keys.ipynb #3af5ff87
+# %% ../../nbs/11_workbook/02_keys.ipynb #951390fb
 # registry → what its rows are called in a key
 _READ_BY_NAME = {'corpora': 'corpus', 'pretraining': 'corpus for pairs', 'tuning': 'labelled set'}
+_WORD = re.compile(r'\w[\w.-]*')
 
 
-def _local_data(words: set[str]) -> dict[str, str]:
-    "Fingerprints of the tasks below `$MEDIR_DATA`, and of the corpora and labelled sets among `words` that lie there."
+def data_fingerprints(parameters: dict) -> dict[str, str]:
+    "Fingerprints of all that the parameters make a run read, by name, and of the tasks below `$MEDIR_DATA`."
     from medir_nb.data.registered import task_folder
 
-    folders = {name: task_folder(name) for name in registry('tasks')}
+    tasks, words = registry('tasks'), words_in(parameters)
+    folders = {name: task_folder(name) for name in tasks}
     for kind, said in _READ_BY_NAME.items():
         known = registry(kind)
         folders |= {f'{said} {name}': task_folder(name, known[name]) for name in words & set(known)}
-    folders |= {
-        f'folder {word}': task_folder(word, {'folder': word})
-        for word in words - set(folders)
-        if re.fullmatch(r'\w[\w.-]*', word)
-    }
-    return {name: file_fingerprint(folder) for name, folder in folders.items() if folder}
-
-# %% ../../nbs/11_workbook/02_keys.ipynb #951390fb
-def data_fingerprints(parameters: dict) -> dict[str, str]:
-    "Fingerprints of everything that the parameters make a run read, by name."
-    tasks, words = registry('tasks'), words_in(parameters)
-    marks = _local_data(words)
+    names = filter(_WORD.fullmatch, words - set(folders))
+    folders |= {f'folder {name}': task_folder(name, {'folder': name}) for name in names}
+    marks = {name: file_fingerprint(folder) for name, folder in folders.items() if folder}
     for word in sorted(words - made_checkpoints(parameters)):
         if word in tasks:
             marks.setdefault(word, fingerprint(tasks[word]))
@@ -104,18 +91,9 @@ def data_fingerprints(parameters: dict) -> dict[str, str]:
             marks[word] = file_fingerprint(word)
         elif word in registry('rows') and (left := home() / 'training-data' / f'{word}.jsonl').is_file():
             marks[f'rows {word}'] = file_fingerprint(left)
-        elif re.fullmatch(r'\w[\w.-]*', word) and checkpoint_folder(word).is_dir():
+        elif _WORD.fullmatch(word) and checkpoint_folder(word).is_dir():
             marks[f'checkpoint {word}'] = checkpoint_mark(word)
     return marks | server_marks(words)
-
-# %% ../../nbs/11_workbook/02_keys.ipynb #10a7bc0f
-def _library_fingerprint() -> str:
-    "A hash of the package: its code, registries, published numbers and committed cassettes."
-    import medir_nb
-
-    package = Path(medir_nb.__file__).parent
-    files = [file for file in sorted(package.rglob('*')) if file.suffix in {'.py', '.yaml', '.csv', '.jsonl'}]
-    return fingerprint({str(file.relative_to(package)): file_fingerprint(file) for file in files})
 
 # %% ../../nbs/11_workbook/02_keys.ipynb #c0c50354
 def receipt_key(
@@ -124,8 +102,11 @@ def receipt_key(
     upstream: list[str] = (),  # keys of the runs that this one stands on
 ) -> tuple[str, dict]:
     "The key of a run and its parts."
+    import medir_nb
+
+    package, own = Path(medir_nb.__file__).parent, os.environ.get('MEDIR_REGISTRY')  # the reader's own rows
     cells = [cell for cell in notebook_cells(path) if cell['cell_type'] == 'code' and not is_parameters(cell)]
-    own = os.environ.get('MEDIR_REGISTRY')  # the reader's own rows
+    files = [file for file in sorted(package.rglob('*')) if file.suffix in {'.py', '.yaml', '.csv', '.jsonl'}]
     parts = {
         'notebook': path.stem,
         'registry': file_fingerprint(own) if own and Path(own).exists() else '',
@@ -133,7 +114,7 @@ def receipt_key(
         'parameters': parameters,
         'upstream': sorted(upstream),
         'data': data_fingerprints(parameters),
-        'library': _library_fingerprint(),
+        'library': fingerprint({str(file.relative_to(package)): file_fingerprint(file) for file in files}),
         'versions': versions(),
     }
     return fingerprint(parts), parts
@@ -203,57 +184,38 @@ def same_cassettes(receipt: dict) -> bool:
     )
 
 # %% ../../nbs/11_workbook/02_keys.ipynb #9fb35ce2
-def _same_commits(receipt: dict) -> bool:
-    "Whether the commits that were resolved at the Hub for a run are still those on record."
+def _stands(receipt: dict) -> bool:
+    "Whether the commits that were resolved, the cassettes, the executed notebook and its files are what they were."
     for text, row in receipt.get('revisions', {}).items():
         kind, _, name = text.partition(' ')
         commit = recorded_commit(name, kind)
         if not commit or commit.id != row['commit']:
             return False
-    return True
-
-# %% ../../nbs/11_workbook/02_keys.ipynb #2e71c01c
-def _same_files(receipt: dict) -> bool:
-    "Whether the executed notebook and the files that it wrote are unchanged."
     output = Path(receipt['output'])
     written = {output.parent / name: mark for name, mark in receipt.get('files', {}).items()}
     written[output] = receipt['output_fingerprint']
-    return all(file.is_file() and file_fingerprint(file) == mark for file, mark in written.items())
+    is_left = (file.is_file() and file_fingerprint(file) == mark for file, mark in written.items())
+    return same_cassettes(receipt) and all(is_left)
 
 # %% ../../nbs/11_workbook/02_keys.ipynb #9be348a0
 def valid_receipt(key: str) -> dict | None:
     "The receipt of `key`, if nothing is missing in it and the executed notebook and the files it wrote are unchanged."
-    for receipt in receipts():
-        if receipt['key'] != key or missing_results(receipt):
-            continue
-        if _same_commits(receipt) and same_cassettes(receipt) and _same_files(receipt):
-            return receipt
-    return None
-
-# %% ../../nbs/11_workbook/02_keys.ipynb #11591c05
-def _standing(receipt: dict) -> str:
-    "Whether a receipt would be used again, and why not."
-    if valid_receipt(receipt['key']):
-        return 'yes'
-    if missing := missing_results(receipt):
-        return f'no: {len(missing):,} rows did not run'
-    return 'no: its output was changed'
-
-
-_COLUMNS = ['notebook', 'preset', 'finished', 'seconds', 'valid', 'output']
-
-
-def _unfinished_row(executing: Path) -> dict:
-    "A row of a notebook that is running, or was stopped or failed."
-    preset = executing.parent.name.rsplit('-', 1)[0]
-    about = {'notebook': executing.name.split('.')[0], 'preset': preset, 'output': str(executing)}
-    return about | {'finished': 'no: running, stopped or failed', 'seconds': '', 'valid': ''}
+    of_key = (receipt for receipt in receipts() if receipt['key'] == key and not missing_results(receipt))
+    return next(filter(_stands, of_key), None)
 
 # %% ../../nbs/11_workbook/02_keys.ipynb #29868258
 def status():
-    "A frame of the runs of the home folder, finished or not."
+    "A frame of the runs of the home folder, finished or not: whether a receipt would be used again, and why not."
     import pandas as pd
 
-    unfinished = sorted(home().glob('runs/*/*/*.executing.ipynb'))
-    rows = [one | {'preset': one.get('preset') or '', 'valid': _standing(one)} for one in receipts()]
-    return pd.DataFrame([*rows, *map(_unfinished_row, unfinished)], columns=_COLUMNS)
+    rows = []
+    for receipt in receipts():
+        missing = len(missing_results(receipt))
+        why_not = f'no: {missing:,} rows did not run' if missing else 'no: its output was changed'
+        valid = 'yes' if valid_receipt(receipt['key']) else why_not
+        rows.append(receipt | {'preset': receipt.get('preset') or '', 'valid': valid})
+    for executing in sorted(home().glob('runs/*/*/*.executing.ipynb')):
+        about = {'notebook': executing.name.split('.')[0], 'preset': executing.parent.name.rsplit('-', 1)[0]}
+        about |= {'finished': 'no: running, stopped or failed', 'output': str(executing)}
+        rows.append(about | {'seconds': '', 'valid': ''})
+    return pd.DataFrame(rows, columns=['notebook', 'preset', 'finished', 'seconds', 'valid', 'output'])

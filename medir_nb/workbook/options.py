@@ -6,6 +6,7 @@
 __all__ = []
 
 # %% ../../nbs/11_workbook/17_options.ipynb #9e5d9092
+import json
 import os
 import re
 import shutil
@@ -17,6 +18,7 @@ from typer import Option
 from typing import Annotated
 from ..core.console import to_markdown
 from ..core.errors import check, nearest
+from ..core.files import plain
 from ..core.settings import parse_options
 
 # %% ../../nbs/11_workbook/17_options.ipynb #b69e2c95
@@ -33,21 +35,16 @@ def cell_text(value, digits: int = 4) -> str:
         return ''
     return f'{value:.{digits}f}' if isinstance(value, float) else ' '.join(str(value).split())
 
-# %% ../../nbs/11_workbook/17_options.ipynb #b9272925
+# %% ../../nbs/11_workbook/17_options.ipynb #ac23d199
 _LONG = 30  # characters of a cell that is better read on a line of its own
 _GAP = '  '  # between columns
 
 
-def _widths(columns: dict[str, list[str]]) -> dict[str, int]:
-    "The width of each column in a terminal, where a Chinese character takes two places."
+def _fitting(columns: dict[str, list[str]], width: int) -> dict[str, int]:
+    "The columns that stay in a table of `width` characters, with theirs; a Chinese character takes two places."
     from rich.cells import cell_len
 
-    return {name: max(map(cell_len, [name, *cells])) for name, cells in columns.items()}
-
-# %% ../../nbs/11_workbook/17_options.ipynb #ac23d199
-def _fitting(columns: dict[str, list[str]], width: int) -> dict[str, int]:
-    "The columns that stay in a table of `width` characters, with theirs."
-    stay = _widths(columns)
+    stay = {name: max(map(cell_len, [name, *cells])) for name, cells in columns.items()}
     others = list(stay)[1:]
     long = sorted((name for name in others if stay[name] > _LONG), key=stay.get, reverse=True)
     for name in [*long, *(name for name in reversed(others) if name not in long)]:
@@ -108,6 +105,11 @@ def show_text(text: str, wide: bool = False):
     "Print lines of text: folded at words at a terminal, as they are elsewhere."
     width = None if wide else terminal_width()
     print(text if width is None else fold_text(text, width))
+
+
+def print_rows(value):
+    "Print a value as JSON, for a program."
+    print(json.dumps(plain(value), ensure_ascii=False, default=str))
 
 # %% ../../nbs/11_workbook/17_options.ipynb #bad03cb9
 Split = Annotated[str | None, Option(help="Split of the judgements (default: the task's, else test).")]

@@ -34,15 +34,6 @@ def annotation_type(node: ast.expr, path: Path):
     fix = f'write {", ".join(_TYPES)}, Literal[…], Optional[…] or a list or dict of them'
     raise MedirError(f'`{ast.unparse(node)}` is no type of a parameter', path, fix)
 
-# %% ../../nbs/11_workbook/01_parameters.ipynb #d5505955
-def _default_value(statement: ast.AnnAssign, path: Path):
-    "The default of a parameter."
-    try:
-        return ast.literal_eval(statement.value)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        what = f'the default of `{ast.unparse(statement.target)}` is no plain value'
-        raise MedirError(what, path, 'write text, a number, a list or a mapping') from None
-
 # %% ../../nbs/11_workbook/01_parameters.ipynb #888409e2
 def _statements(source: str, path: Path) -> list[ast.stmt]:
     "The statements of a parameters cell."
@@ -66,8 +57,12 @@ def schema(path: Path) -> dict[str, tuple]:
         is_named = isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
         what = f'`{ast.unparse(statement)}` is no annotated parameter'
         check(is_named and statement.value is not None, what, path, 'write name: type = default')
-        kind = annotation_type(statement.annotation, path)
-        fields[statement.target.id] = (kind, _default_value(statement, path))
+        kind, name = annotation_type(statement.annotation, path), statement.target.id
+        try:
+            fields[name] = kind, ast.literal_eval(statement.value)
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+            what, fix = f'the default of `{name}` is no plain value', 'write text, a number, a list or a mapping'
+            raise MedirError(what, path, fix) from None
     return fields
 
 # %% ../../nbs/11_workbook/01_parameters.ipynb #24c66477
@@ -80,39 +75,9 @@ def _preset_file(path: Path, preset: str) -> Path:
         raise MedirError(f'{path.stem} has no preset {preset!r}', folder, nearest(preset, names))
     return file
 
-# %% ../../nbs/11_workbook/01_parameters.ipynb #e4919cc2
-def _given_values(path: Path, preset: str | None, overrides: dict | None) -> dict[str, tuple]:
-    "`name → (value, where it was given)` of a preset and of what overrides it."
-    given = {}
-    if preset:
-        file = _preset_file(path, preset)
-        given = {name: (value, file) for name, value in read_yaml(file).items()}
-    return given | {name: (value, 'parameter') for name, value in (overrides or {}).items()}
-
-# %% ../../nbs/11_workbook/01_parameters.ipynb #44e1223f
-def _check_names(given: dict, fields: dict, notebook: str):
-    "Refuse secrets and names that the notebook does not have."
-    for name, (_, where) in given.items():
-        what = f'{name!r} looks like a secret, and parameters are written into the executed notebook'
-        check(not is_secret(name), what, where, 'put it into an environment variable')
-        check(name in fields, f'unknown parameter {name!r} of {notebook}', where, nearest(name, fields))
-
-# %% ../../nbs/11_workbook/01_parameters.ipynb #055d4213
-def _type_error(error, fields: dict, given: dict) -> MedirError:
-    "pydantic's first complaint as one line."
-    first = error.errors()[0]
-    name = str(first['loc'][0])
-    kind, default = fields.get(name, ('', ''))
-    # `list[str]` has a name, but only `list`
-    expected = kind if hasattr(kind, '__args__') else getattr(kind, '__name__', kind)
-    value, where = given[name]
-    return MedirError(
-        f'parameter {name!r} is {value!r}: {first["msg"]}', where, f'expected {expected}, such as {default!r}'
-    )
-
 # %% ../../nbs/11_workbook/01_parameters.ipynb #1a9f8b9f
 def _checked_values(path: Path, fields: dict, given: dict) -> dict:
-    "All parameters of a notebook: its defaults, and the values `given` for some of them."
+    "All parameters of a notebook: its defaults, and what is `given` for some: (value, where it was said)."
     import pydantic
 
     strict = pydantic.ConfigDict(extra='forbid', strict=True)
@@ -122,7 +87,13 @@ def _checked_values(path: Path, fields: dict, given: dict) -> dict:
         try:
             return model(**{name: value for name, (value, _) in given.items()}).model_dump()
         except pydantic.ValidationError as e:
-            raise _type_error(e, fields, given) from None
+            first = e.errors()[0]
+            name = str(first['loc'][0])
+            (value, where), (kind, default) = given[name], fields.get(name, ('', ''))
+            # `list[str]` has a name, but only `list`
+            expected = kind if hasattr(kind, '__args__') else getattr(kind, '__name__', kind)
+            what = f'parameter {name!r} is {value!r}: {first["msg"]}'
+            raise MedirError(what, where, f'expected {expected}, such as {default!r}') from None
 
 # %% ../../nbs/11_workbook/01_parameters.ipynb #2b178bdf
 def absolute_paths(value):
@@ -142,9 +113,15 @@ def resolve_parameters(
     overrides: dict | None = None,  # what `-p` or a batch says on top
 ) -> dict:
     "Checked parameters: the notebook's defaults, then its preset, then `overrides`."
-    fields = schema(path)
-    given = _given_values(path, preset, overrides)
-    _check_names(given, fields, path.stem)
+    fields, given = schema(path), {}
+    if preset:
+        file = _preset_file(path, preset)
+        given = {name: (value, file) for name, value in read_yaml(file).items()}
+    given |= {name: (value, 'parameter') for name, value in (overrides or {}).items()}
+    for name, (_, where) in given.items():
+        what = f'{name!r} looks like a secret, and parameters are written into the executed notebook'
+        check(not is_secret(name), what, where, 'put it into an environment variable')
+        check(name in fields, f'unknown parameter {name!r} of {path.stem}', where, nearest(name, fields))
     return absolute_paths(_checked_values(path, fields, given))
 
 # %% ../../nbs/11_workbook/01_parameters.ipynb #f3822dc9
@@ -154,13 +131,6 @@ def parameter_value(parameters: dict, name: str):
     check(name in parameters, what, 'plans.yaml', nearest(name, parameters))
     return parameters[name]
 
-# %% ../../nbs/11_workbook/01_parameters.ipynb #156f27a5
-def _header(file: Path) -> str:
-    "The comment at the top of a file."
-    lines = file.read_text(encoding='utf-8').splitlines()
-    comment = itertools.takewhile(lambda line: line.startswith('#'), lines)
-    return ' '.join(line.lstrip('# ') for line in comment)
-
 # %% ../../nbs/11_workbook/01_parameters.ipynb #0b2034ab
 def preset_line(
     notebook: str,  # its name
@@ -168,7 +138,9 @@ def preset_line(
     "Which preset the outputs of a notebook are of, and what that is."
     preset = os.environ.get('MEDIR_PRESET') or 'smoke'
     file = _preset_file(find_notebook(notebook), preset)
+    lines = file.read_text(encoding='utf-8').splitlines()
+    comment = itertools.takewhile(lambda line: line.startswith('#'), lines)
     place = f'params/{notebook}/{preset}.yaml'
     data = 'with' if os.environ.get('MEDIR_DATA') else 'without'
     said = f'**The outputs below are of the preset `{preset}`** (`{place}`), {data} `$MEDIR_DATA`.'
-    return Prose(f'{said} {_header(file)}')
+    return Prose(f'{said} {" ".join(line.lstrip("# ") for line in comment)}')

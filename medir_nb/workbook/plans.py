@@ -7,7 +7,7 @@ __all__ = ['plan', 'size_in_name']
 
 # %% ../../nbs/11_workbook/07_plans.ipynb #2a9ce9e3
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 import numpy as np
 import pandas as pd
@@ -45,15 +45,10 @@ class RunPlan:
         "Tasks and systems as a frame."
         return plan_frame(self.rows)
 
-# %% ../../nbs/11_workbook/07_plans.ipynb #39464ac7
-def _evaluation_rows(notebook: str, parameters: dict) -> list[PlanRow]:
-    "The rows of all grids of a notebook; a system that two grids evaluate on a task has one."
-    dtype, limit = parameters.get('dtype') or None, parameters.get('limit') or None
-    rows = {}
-    for tasks, systems in notebook_grids(notebook, parameters):
-        for row in grid_rows(tasks, systems, dtype, limit):
-            rows.setdefault((row.cells['task'], row.cells['system']), row)
-    return list(rows.values())
+    def as_dict(self) -> dict:
+        "The plan as plain values; rows are the cells of its tables."
+        told = {'notebook': self.name, 'preset': self.preset, 'finished': self.finished, 'obstacles': self.obstacles}
+        return told | {part: [row.cells for row in getattr(self, part)] for part in ('steps', 'judging', 'rows')}
 
 # %% ../../nbs/11_workbook/07_plans.ipynb #a68711b0
 def plan(
@@ -64,8 +59,10 @@ def plan(
     "What a run of a notebook would do."
     path = find_notebook(name)
     parameters, declared = resolve_parameters(path, preset, overrides), notebook_plan(path.stem)
-    key, _ = receipt_key(path, parameters)
-    receipt, loop = valid_receipt(key), declared.loop
+    receipt, loop, rows = valid_receipt(receipt_key(path, parameters)[0]), declared.loop, {}
+    for tasks, systems in notebook_grids(path.stem, parameters):
+        for row in grid_rows(tasks, systems, parameters.get('dtype') or None, parameters.get('limit') or None):
+            rows.setdefault((row.cells['task'], row.cells['system']), row)
     return RunPlan(
         name,
         preset,
@@ -73,7 +70,7 @@ def plan(
         obstacles(path.stem, parameters),
         loop_rows(loop, parameters) if loop else training_rows(declared.trainings, parameters),
         judging_rows(declared.judging, parameters),
-        _evaluation_rows(path.stem, parameters),
+        list(rows.values()),
     )
 
 # %% ../../nbs/11_workbook/07_plans.ipynb #1b8bf3c8
@@ -189,38 +186,27 @@ def work_cost(work: Workload) -> Cost:
     except MedirError:
         return Cost(None, None, None)
 
-# %% ../../nbs/11_workbook/07_plans.ipynb #29eae330
-def _sum(first: int | None, second: int | None) -> int | None:
-    return None if first is None or second is None else first + second
-
-
-def _summed_work(works: list[Workload]) -> list[Workload]:
-    "One piece for each model and kind of work, in the order in which they came."
-    sums = {}
-    for work in works:
-        key = (work.model, work.kind)
-        total = sums.get(key, Workload(*key))
-        texts, tokens = _sum(total.texts, work.texts), _sum(total.tokens, work.tokens)
-        sums[key] = Workload(*key, texts, tokens, total.read + work.read)
-    return list(sums.values())
-
 # %% ../../nbs/11_workbook/07_plans.ipynb #e74698ca
 _FIGURES = ('texts', 'tokens', 'GB to fetch', 'hours', 'dollars')
 
 
-def _cost_row(model: str, work: str, *figures) -> dict:
-    return {'model': model, 'work': work, **dict(zip(_FIGURES, figures, strict=True))}
+def _sum(first: int | None, second: int | None) -> int | None:
+    return None if first is None or second is None else first + second
 
-# %% ../../nbs/11_workbook/07_plans.ipynb #be444e11
-def _model_rows(works: list[Workload]) -> list[dict]:
-    "Rows of costs; the weights of a model that does two kinds of work are fetched once."
-    rows, fetched = [], set()
-    for work in _summed_work(works):
-        cost = work_cost(work)
+
+def _model_rows(works: list[Workload]) -> list[tuple]:
+    "A row of costs for each model and kind of work, in the order in which they came."
+    sums, fetched = {}, set()
+    for work in works:
+        total = sums.get((work.model, work.kind), Workload(work.model, work.kind))
+        texts, tokens = _sum(total.texts, work.texts), _sum(total.tokens, work.tokens)
+        sums[work.model, work.kind] = replace(total, texts=texts, tokens=tokens, read=total.read + work.read)
+    rows = []
+    for work in sums.values():
+        cost, tokens = work_cost(work), _sum(work.tokens, work.read)
         gigabytes = 0.0 if work.model in fetched else cost.gigabytes
         fetched.add(work.model)
-        tokens = _sum(work.tokens, work.read)
-        rows.append(_cost_row(work.model, work.kind, work.texts, tokens, gigabytes, cost.hours, cost.dollars))
+        rows.append((work.model, work.kind, work.texts, tokens, gigabytes, cost.hours, cost.dollars))
     return rows
 
 # %% ../../nbs/11_workbook/07_plans.ipynb #7964c0ef
@@ -231,26 +217,15 @@ def _gigabytes(row: dict) -> float | None:
     known = unit and isinstance(documents, (int, float)) and isinstance(length, (int, float))
     return documents * length * unit / 1e9 if known else None
 
-# %% ../../nbs/11_workbook/07_plans.ipynb #3b43b076
-def _data_rows(plans: list[RunPlan]) -> list[dict]:
-    "A row for each task whose data are missing."
-    cells = [row.cells for each in plans for row in each.rows]
-    missing = dict.fromkeys(cell['task'] for cell in cells if cell['data'] == 'missing')
-    tasks = registry('tasks')
-    return [_cost_row(f'data of {name}', 'fetch', 0, 0, _gigabytes(tasks.get(name, {})), 0.0, 0.0) for name in missing]
-
 # %% ../../nbs/11_workbook/07_plans.ipynb #12a91d38
 @without_network()
 def plan_costs(plans: list[RunPlan]):
     "A row a model: texts and tokens of all plans, GB to fetch, hours on one 80 GB GPU, dollars; None is unknown."
-    works = [
-        work
-        for part in ('rows', 'steps', 'judging')
-        for each in plans
-        for row in getattr(each, part)
-        for work in row.work
-    ]
-    rows = [*_model_rows(works), *_data_rows(plans)]
+    parts = [row for name in ('rows', 'steps', 'judging') for each in plans for row in getattr(each, name)]
+    rows, tasks = _model_rows([work for row in parts for work in row.work]), registry('tasks')
+    cells = [row.cells for each in plans for row in each.rows]
+    for name in dict.fromkeys(cell['task'] for cell in cells if cell['data'] == 'missing'):
+        rows.append((f'data of {name}', 'fetch', 0, 0, _gigabytes(tasks.get(name, {})), 0.0, 0.0))
     return pd.DataFrame(rows, columns=['model', 'work', *_FIGURES], dtype=object)
 
 # %% ../../nbs/11_workbook/07_plans.ipynb #954e6ed8
@@ -264,21 +239,18 @@ def _figure(column: str, value) -> str:
         return '0'
     return f'≈{value:,.2f}' if value >= 0.01 else '<0.01'
 
-# %% ../../nbs/11_workbook/07_plans.ipynb #0d2040ea
-def _total(column: str, values) -> str:
-    "A sum; what is unknown is counted beside it."
-    known = values.dropna()
-    if not len(known):
-        return 'unknown'
-    unknown = len(values) - len(known)
-    return _figure(column, sum(known)) + (f' and {unknown} unknown' if unknown else '')
-
 # %% ../../nbs/11_workbook/07_plans.ipynb #ff8b1501
 def costs_table(costs):
-    "Costs as a frame of text, with a total."
+    "Costs as a frame of text, with a total; what is unknown is counted beside a sum."
 
     def summed(part, model: str, work: str = '') -> dict:
-        return _cost_row(model, work, *(_total(name, part[name]) for name in _FIGURES))
+        row = {'model': model, 'work': work}
+        for name in _FIGURES:
+            known = part[name].dropna()
+            unknown = len(part) - len(known)
+            more = f' and {unknown} unknown' if unknown else ''
+            row[name] = _figure(name, sum(known)) + more if len(known) else 'unknown'
+        return row
 
     is_data = costs.work == 'fetch'
     rows = [row | {name: _figure(name, row[name]) for name in _FIGURES} for row in costs[~is_data].to_dict('records')]

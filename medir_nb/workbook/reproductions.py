@@ -47,11 +47,6 @@ class Piece:
         beginning = 1 / 60  # a model is loaded and a task is read
         return beginning + sum(work.gpu_hours for work in self.works - done)
 
-    @property
-    def order(self) -> tuple:
-        "What sorts it: claims an hour, then cells an hour."
-        return -self.claims / self.hours(), -self.cells / self.hours()
-
 # %% ../../nbs/11_workbook/12_reproductions.ipynb #855f3a5c
 def pieces(
     cells,  # of `cell_table`
@@ -63,14 +58,11 @@ def pieces(
     for (system, task), own in wanted.groupby(['expression', 'task'], sort=False):
         works = frozenset(works_of(system, task))
         if works and all(work.gpu_hours is not None and not work.pairs for work in works):
-            claims = sum(shares.get((row, task), 0) for row in {key[:4] for key in own.key})
+            claims = sum((shares.get((row, task), 0) for row in {key[:4] for key in own.key}), 0.0)
             found.append(Piece(system, task, claims, len(own), works))
-    return sorted(found, key=lambda piece: piece.order)
+    return sorted(found, key=lambda piece: (-piece.claims / piece.hours(), -piece.cells / piece.hours()))
 
 # %% ../../nbs/11_workbook/12_reproductions.ipynb #a2e0f93a
-_COLUMNS = ['system', 'tasks', 'claims', 'cells', 'hours']
-
-
 def reproduction(
     hours: float,  # on one 80 GB GPU
 ):
@@ -82,13 +74,12 @@ def reproduction(
         if (needs := piece.hours(done)) <= left:
             left -= needs
             done |= piece.works
-            row = rows.setdefault(piece.system, dict(zip(_COLUMNS, (piece.system, [], 0.0, 0, 0.0), strict=True)))
-            row['tasks'] += [piece.task]
-            row |= {
-                name: row[name] + more
-                for name, more in (('claims', piece.claims), ('cells', piece.cells), ('hours', needs))
-            }
-    return pd.DataFrame(rows.values(), columns=_COLUMNS)
+            rows.setdefault(piece.system, []).append((piece.task, piece.claims, piece.cells, needs))
+    sums = []
+    for system, taken in rows.items():
+        tasks, *figures = zip(*taken, strict=True)
+        sums.append((system, list(tasks), *map(sum, figures)))
+    return pd.DataFrame(sums, columns=['system', 'tasks', 'claims', 'cells', 'hours'])
 
 # %% ../../nbs/11_workbook/12_reproductions.ipynb #fcc00d5a
 def reproduction_sentence(

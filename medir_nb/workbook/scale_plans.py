@@ -56,28 +56,23 @@ def _row(work: str, hours: float, by_flop: float | None, size: float, machines: 
     return {'work': work, **figures, 'dollars': paid * machines.dollars, 'GB': size / 1e9}
 
 # %% ../../nbs/11_workbook/08_scale_plans.ipynb #3a1f8c35
-def _encoder_lines(name: str, size: float, corpus: dict, machines: Machines, speed: float) -> list[dict]:
-    "Encoding, and both searches among what was encoded."
-    dim, texts, queries = encoder_spec(name).dim, float(corpus['texts']), float(corpus['queries'])
-    encoding = 2 * size * corpus['tokens'] * texts / speed / 3600
-    product, kept = 2 * dim * texts * queries / speed / 3600, 2 * dim * texts
-    return [
-        _row(f'encode with {name}', texts / encode_rate(size) / 3600, encoding, kept, machines),
-        _row(f'{name}: exact search, float16 on GPUs', 0, product, kept, machines),
-        _row(f'{name}: ann=ivfpq, on a processor', 0, None, _CODE * texts, machines),
-    ]
-
-
 def scale_plan(name: str, machines: Machines) -> pd.DataFrame:
-    "What the work on a large corpus takes, a row a piece; GB are kept for it."
-    known = registry('costs')['scale']
+    "What the work on a large corpus takes, a row a piece: encoding, both searches, writing; GB are kept."
+    known, lines = registry('costs')['scale'], []
     corpus, write = known['corpora'][name], known['write']
+    texts, queries = float(corpus['texts']), float(corpus['queries'])
     speed = machines.tflops * 1e12 * known['utilisation']
-    encoders = [(encoder, float(size)) for encoder, size in corpus['encoders'].items()]
-    lines = [line for encoder in encoders for line in _encoder_lines(*encoder, corpus, machines, speed)]
-    tokens = float(corpus['queries']) * write['tokens']
-    h100 = known['machines']['h100x8']['tflops']
-    hours = tokens / write['rate'] / 3600 * h100 / machines.tflops
+    for encoder, parameters in corpus['encoders'].items():
+        size, dim = float(parameters), encoder_spec(encoder).dim
+        encoding = 2 * size * corpus['tokens'] * texts / speed / 3600
+        product, kept = 2 * dim * texts * queries / speed / 3600, 2 * dim * texts
+        lines += [
+            _row(f'encode with {encoder}', texts / encode_rate(size) / 3600, encoding, kept, machines),
+            _row(f'{encoder}: exact search, float16 on GPUs', 0, product, kept, machines),
+            _row(f'{encoder}: ann=ivfpq, on a processor', 0, None, _CODE * texts, machines),
+        ]
+    tokens = queries * write['tokens']
+    hours = tokens / write['rate'] / 3600 * known['machines']['h100x8']['tflops'] / machines.tflops
     return pd.DataFrame([*lines, _row('HyDE by a 7B, a text a query', hours, None, 4 * tokens, machines)])
 
 # %% ../../nbs/11_workbook/08_scale_plans.ipynb #4cec3967
@@ -104,7 +99,7 @@ class Conditions:
             begin = losses[number] + self.restart + self.start
         return begin + left
 
-
+# %% ../../nbs/11_workbook/08_scale_plans.ipynb #6f0c1d12
 def simulated_hours(texts: float, shard: int, machines: Machines, conditions: Conditions, seed: int = 0) -> float:
     "Hours until the last shard is whole, in one course of events."
     random, ideal = np.random.default_rng(seed), texts / conditions.second_texts / machines.workers

@@ -28,17 +28,6 @@ def registry_file(root: Path) -> Path:
     check(is_clone, 'this workbook has no registry that a paper can be added to', root, fix)
     return packaged
 
-# %% ../../nbs/11_workbook/10_skeleton.ipynb #ea6558a1
-_NAME = re.compile(r'[a-z][a-z0-9_]{1,40}')
-
-
-def _check_new(name: str, files: list[Path]):
-    "Refuse a name that is none, or that is taken."
-    check(_NAME.fullmatch(name), f'{name!r} is no name of a paper', 'new_paper', 'write a-z, 0-9 and _, as medcpt_2023')
-    check(name not in registry('papers'), f'the paper {name!r} exists', 'papers.yaml', 'choose another name')
-    for file in files:
-        check(not file.exists(), 'this file exists', file, 'choose another name')
-
 # %% ../../nbs/11_workbook/10_skeleton.ipynb #035ef3d4
 def _filled(text: str, name: str, title: str) -> str:
     "A text of the skeleton with the paper's name and title."
@@ -80,6 +69,9 @@ def _with_row(file: Path, name: str, row: str) -> str:
     return text
 
 # %% ../../nbs/11_workbook/10_skeleton.ipynb #c39e524c
+_NAME = re.compile(r'[a-z][a-z0-9_]{1,40}')
+
+
 def new_paper(
     name: str,  # of its notebook, presets and registry row
     root: str | Path | None = None,  # the workbook; the one of the current folder
@@ -88,14 +80,17 @@ def new_paper(
     "Write a notebook, four presets and a registry row for a paper; a `MedirError` where one exists."
     root = Path(root) if root else workbook_root()
     skeleton, row_file = registry('skeleton'), registry_file(root)
+    check(_NAME.fullmatch(name), f'{name!r} is no name of a paper', 'new_paper', 'write a-z, 0-9 and _, as medcpt_2023')
+    check(name not in registry('papers'), f'the paper {name!r} exists', 'papers.yaml', 'choose another name')
     notebook = root / 'nbs' / 'papers' / f'{name}.ipynb'
     presets = {root / 'params' / name / f'{preset}.yaml': text for preset, text in skeleton['presets'].items()}
-    _check_new(name, [notebook, *presets])
+    for file in (notebook, *presets):
+        check(not file.exists(), 'this file exists', file, 'choose another name')
     cells = [{kind: _filled(text, name, title or name) for kind, text in cell.items()} for cell in skeleton['cells']]
     # a title may hold a colon or a quote, so it is written as JSON, which YAML reads
     row = _filled(skeleton['row'], name, json.dumps(title or name, ensure_ascii=False))
-    registry_text = _with_row(row_file, name, row)
-    for file, text in {notebook: notebook_text(cells), **presets, row_file: registry_text}.items():
+    written = {notebook: notebook_text(cells), **presets, row_file: _with_row(row_file, name, row)}
+    for file, text in written.items():
         with atomic_path(file) as part:
             part.write_text(text, encoding='utf-8')
     registry.cache_clear()

@@ -38,114 +38,72 @@ class LoopSize:
     lengths: dict[str, float]  # tokens of a document, a query, a hypothetical document
     missing: str = ''  # why the documents are not at hand
 
-# %% ../../nbs/11_workbook/05_trainings.ipynb #45f78577
-def _corpus_size(corpus, parameters: dict) -> tuple[int, float]:
-    "Number of documents and their mean length in tokens."
-    source = parameters[corpus.documents]
-    left_out = [] if parameters[corpus.transductive] else parameters[corpus.evaluated]
-    documents = load_documents(source, parameters[corpus.number], parameters[corpus.seed], left_out)
-    language = parameters[corpus.language] or registry('corpora').get(source, {}).get('language', '')
-    words = sum(len(row['doc'] if language == 'zh' else row['doc'].split()) for row in documents)
-    return len(documents), words * TOKENS_A_WORD.get(language, TOKENS_A_WORD['en']) / len(documents)
-
-# %% ../../nbs/11_workbook/05_trainings.ipynb #d3ab1c4a
-def _longest_answer(length, parameters: dict) -> int:
-    "The most tokens that a prompt's answer may have."
-    sampling = method_row(length.prompt, 'prompt')['sampling'] | parameters[length.sampling]
-    return min(sampling['max_tokens'], length.at_most or sampling['max_tokens'])
-
 # %% ../../nbs/11_workbook/05_trainings.ipynb #e077e1ca
 def loop_size(loop, parameters: dict) -> LoopSize:
     "How many documents a loop starts from, and how long its texts are."
-    corpus = loop.corpus
+    corpus, lengths = loop.corpus, {}
+    for part, length in loop.lengths.items():
+        sampling = method_row(length.prompt, 'prompt')['sampling'] | parameters[length.sampling]
+        lengths[part] = min(sampling['max_tokens'], length.at_most or sampling['max_tokens'])
     window = encoder_spec(parse(parameters[corpus.encoder]).name).max_document_tokens
-    lengths = {part: _longest_answer(length, parameters) for part, length in loop.lengths.items()}
+    source, number = parameters[corpus.documents], parameters[corpus.number]
+    row = registry('corpora').get(source, {})
+    left_out = [] if parameters[corpus.transductive] else parameters[corpus.evaluated]
     try:
-        n, mean = _corpus_size(corpus, parameters)
+        documents = load_documents(source, number, parameters[corpus.seed], left_out)
     except MedirError as e:
-        n = parameters[corpus.number] or registry('corpora').get(parameters[corpus.documents], {}).get('documents', 0)
-        return LoopSize(n, {'document': window, **lengths}, e.fix or e.what)
-    return LoopSize(n, {'document': min(window, mean), **lengths})
+        return LoopSize(number or row.get('documents', 0), {'document': window, **lengths}, e.fix or e.what)
+    language = parameters[corpus.language] or row.get('language', '')
+    words = sum(len(text['doc'] if language == 'zh' else text['doc'].split()) for text in documents)
+    mean = words * TOKENS_A_WORD.get(language, TOKENS_A_WORD['en']) / len(documents)
+    return LoopSize(len(documents), {'document': min(window, mean), **lengths})
 
 # %% ../../nbs/11_workbook/05_trainings.ipynb #33073a03
-def _number(count, values: dict) -> int:
-    "A count of a plan: a number, or the parameter that holds it."
-    return count if isinstance(count, int) else parameter_value(values, count)
-
-
-def _written(step, size: LoopSize, parameters: dict) -> tuple[int, float]:
-    "Texts that a step writes, and the tokens of what is read and written."
-    n = size.documents * _number(step.times, parameters)
-    return n, n * sum(size.lengths[part] for part in [*step.reads, step.writes])
-
-
-def _encoded(step, size: LoopSize, parameters: dict) -> tuple[int, float]:
-    "Texts that a step encodes, and their tokens."
-    counts = {part: _number(count, parameters) for part, count in step.texts.items()}
-    tokens = sum(count * size.lengths[part] for part, count in counts.items())
-    return size.documents * sum(counts.values()), size.documents * tokens
-
-# %% ../../nbs/11_workbook/05_trainings.ipynb #616dd369
 def _rows_read(settings: dict, rows: int | None) -> int | None:
     "Rows that a training reads: its steps, or its epochs."
     if settings['max_steps'] > 0:
         return settings['max_steps'] * settings['batch_size'] * settings['accumulation']
     return None if rows is None else int(rows * settings['epochs'])
 
+# %% ../../nbs/11_workbook/05_trainings.ipynb #616dd369
+def _counted(step, size: LoopSize, parameters: dict) -> tuple[int, float, int]:
+    "Texts that a step of a loop works on, their tokens, and how many models it leaves."
+    n, lengths, values = size.documents, size.lengths, parameters
 
-def _trainings(step, parameters: dict) -> int:
-    "How many models a training step leaves: one for each control and seed."
-    kinds = step.again.times if step.again and parameters[step.again.where] else 1
-    return kinds * (len(parameter_value(parameters, step.seeds)) if step.seeds else 1)
+    def number(count) -> int:  # of a plan: a number, or the parameter that holds it
+        return count if isinstance(count, int) else parameter_value(values, count)
 
-
-def _trained(step, size: LoopSize, parameters: dict) -> tuple[int, float]:
-    "Texts that all trainings of a step read, and their tokens."
-    settings = parameters[step.settings]
-    known = {**parameters, **step.defaults, **settings}
-    asked = {'epochs': 1, 'max_steps': -1, 'accumulation': 1} | settings
-    asked['batch_size'] = settings.get('batch_size') or step.defaults['batch_size']
-    texts = _rows_read(asked, size.documents)
-    texts *= sum(_number(count, known) for count in step.row) * _trainings(step, parameters)
-    return texts, texts * sum(size.lengths[part] for part in step.text)
-
-# %% ../../nbs/11_workbook/05_trainings.ipynb #578fab65
-_COUNTED = {'write': _written, 'encode': _encoded, 'train': _trained}
-
-
-def _loop_step(step, size: LoopSize, parameters: dict) -> PlanRow:
-    "A row of a loop's plan; a step in whose place something is given costs nothing."
-    given = step.instead and parameters.get(step.instead)
-    counted = _COUNTED.get(step.work)
-    texts, tokens = counted(step, size, parameters) if counted and not given else (0, 0)
-    return step_row(
-        step.step,
-        Workload(given or parameters[step.model], step.work, int(texts), int(tokens)),
-        size.documents,
-        'missing' if size.missing else 'at hand',
-        '≤' if size.missing else '≈',
-        size.missing if step.work == 'read' else '',
-        _trainings(step, parameters) if step.work == 'train' else 1,
-    )
+    if step.work == 'write':
+        n *= number(step.times)
+        return n, n * sum(lengths[part] for part in [*step.reads, step.writes]), 1
+    if step.work == 'encode':
+        counts = {part: number(count) for part, count in step.texts.items()}
+        return n * sum(counts.values()), n * sum(count * lengths[part] for part, count in counts.items()), 1
+    if step.work == 'read':
+        return 0, 0, 1
+    own = parameters[step.settings]
+    values = {**parameters, **step.defaults, **own}
+    settings = {'epochs': 1, 'max_steps': -1, 'accumulation': 1} | own
+    settings['batch_size'] = own.get('batch_size') or step.defaults['batch_size']
+    times = step.again.times if step.again and parameters[step.again.where] else 1
+    times *= len(parameter_value(parameters, step.seeds)) if step.seeds else 1
+    texts = _rows_read(settings, n) * sum(map(number, step.row)) * times
+    return texts, texts * sum(lengths[part] for part in step.text), times
 
 # %% ../../nbs/11_workbook/05_trainings.ipynb #b57a3e6a
 @without_network()
 def loop_rows(loop, parameters: dict) -> list[PlanRow]:
     "What a self-learning loop would write, encode and train on, a row a step; ≤ where lengths are not known."
-    size = loop_size(loop, parameters)
-    return [_loop_step(step, size, parameters) for step in loop.steps]
-
-# %% ../../nbs/11_workbook/05_trainings.ipynb #8f09e762
-def _check_need(need, model: str):
-    "Raise what the first step that needs `model` would raise."
-    if need.train == 'contrastive' or need.ask == 'encoder':
-        model = parse(model).name
-    if need.train:
-        check_trainable(need.train, model)
-    if need.ask == 'llm':
-        LLM(model).check()
-    if need.ask == 'encoder':
-        check_encoder(encoder_spec(model))
+    size, rows = loop_size(loop, parameters), []
+    data, sign = ('missing', '≤') if size.missing else ('at hand', '≈')
+    for step in loop.steps:
+        texts, tokens, times = _counted(step, size, parameters)
+        work = Workload(parameters[step.model], step.work, int(texts), int(tokens))
+        if given := step.instead and parameters.get(step.instead):
+            work = Workload(given, step.work)
+        note = size.missing if step.work == 'read' else ''
+        rows.append(step_row(step.step, work, size.documents, data, sign, note, times))
+    return rows
 
 # %% ../../nbs/11_workbook/05_trainings.ipynb #3a629476
 def obstacles(
@@ -156,8 +114,16 @@ def obstacles(
     loop, reasons = notebook_plan(notebook).loop, []
     needs = [need for need in loop.needs if not (need.unless and parameters.get(need.unless))] if loop else []
     for need in needs:
+        model = parameters[need.model]
         try:
-            _check_need(need, parameters[need.model])
+            if need.train == 'contrastive' or need.ask == 'encoder':
+                model = parse(model).name
+            if need.train:
+                check_trainable(need.train, model)
+            if need.ask == 'llm':
+                LLM(model).check()
+            if need.ask == 'encoder':
+                check_encoder(encoder_spec(model))
         except MedirError as e:
             reasons.append(str(e))
     return list(dict.fromkeys(reasons))
@@ -172,31 +138,19 @@ def _corpora_rows(sources: list[str]) -> list:
     return [printed.get(line) for line in lines] + [None for row in rows if not row.get('line')]
 
 # %% ../../nbs/11_workbook/05_trainings.ipynb #dcf10b68
-def _set_rows(source: str) -> int | None:
+def set_rows(source: str) -> int | None:
     "Queries of a labelled set as its row has them; None where nobody counted."
     row = registry('tuning').get(source, {})
     return row.get('printed') or row.get('lines')
 
 # %% ../../nbs/11_workbook/05_trainings.ipynb #67c369e2
-_SOURCES = {'pairs': ['sources'], 'sets': ['sets', 'files'], 'texts': ['queries', 'documents']}  # fields with sources
-
-
 def _sources(kind: str, data: dict) -> list[str]:
     "The sources of a training, by name; those of an alignment as they would be read here."
     if kind == 'texts':
         asked = AlignmentData(**data)
-        return [source for side in _SOURCES[kind] for source in alignment_sources(asked, side)]
-    return [source for field in _SOURCES[kind] for source in data.get(field, [])]
-
-# %% ../../nbs/11_workbook/05_trainings.ipynb #dab99991
-def _limited(rows: int | None, limit: int) -> int | None:
-    "Rows of which at most `limit` are taken; 0: all."
-    return limit if limit and (rows is None or limit < rows) else rows
-
-
-def _summed(rows: list) -> int | None:
-    "The rows of all sources; None where one is not known."
-    return None if None in rows else sum(rows)
+        return [source for side in ('queries', 'documents') for source in alignment_sources(asked, side)]
+    fields = ['sources'] if kind == 'pairs' else ['sets', 'files']
+    return [source for field in fields for source in data.get(field, [])]
 
 # %% ../../nbs/11_workbook/05_trainings.ipynb #a725a6b7
 def data_rows(
@@ -204,14 +158,20 @@ def data_rows(
     data: dict,  # fields of the trainer's `PairData`, `TuningData` or `AlignmentData`
 ) -> int | None:
     "How many rows a training may read once; None where a source has no known number."
+
+    def limited(rows: int | None, limit: int) -> int | None:  # 0: all
+        return limit if limit and (rows is None or limit < rows) else rows
+
     if kind == 'sets':
-        limited = [_limited(_set_rows(name), data.get('limit', 0)) for name in data.get('sets', [])]
-        rows = _summed([*limited, *(registry('rows').get(file, {}).get('printed') for file in data.get('files', []))])
+        found = [limited(set_rows(name), data.get('limit', 0)) for name in data.get('sets', [])]
+        found += [registry('rows').get(file, {}).get('printed') for file in data.get('files', [])]
+    elif kind == 'pairs':
+        found = _corpora_rows(_sources(kind, data))
     else:
-        sources, corpora = _sources(kind, data), registry('pretraining')
-        found = [_corpora_rows([s])[0] if s.partition(':')[0] in corpora else _set_rows(s) for s in sources]
-        found = _corpora_rows(sources) if kind == 'pairs' else found
-        rows = _limited(_summed(found), data.get('most', 0))
+        corpora, sources = registry('pretraining'), _sources(kind, data)
+        found = [_corpora_rows([s])[0] if s.partition(':')[0] in corpora else set_rows(s) for s in sources]
+    rows = None if None in found else sum(found)
+    rows = rows if kind == 'sets' else limited(rows, data.get('most', 0))
     return None if rows is None else int(rows * data.get('portion', 1))
 
 # %% ../../nbs/11_workbook/05_trainings.ipynb #785b4e54
@@ -229,41 +189,24 @@ def _towers(training, parameters: dict) -> list[str]:
     named = [parameters.get(f'{name}_backbone') or parameters[name] for name in training.towers]
     return list(dict.fromkeys(filter(None, named)))
 
-# %% ../../nbs/11_workbook/05_trainings.ipynb #d66b6941
-def _printed(training, parameters: dict) -> dict:
-    "What the paper prints for a stage, where the parameters ask for that."
-    asked = parameters.get(training.printed)
-    stage = 'align' if training.stage == LABELLED else training.stage
-    if not asked:
-        return {}
-    if stage in TOWER_STAGES:
-        return printed_stages('query' if asked is True else asked, symmetric=training.symmetric)[stage]
-    if stage in PRINTED_PAIR:
-        return printed_settings(stage, _towers(training, parameters), training.symmetric)
-    return printed_training(asked)[stage]
-
 # %% ../../nbs/11_workbook/05_trainings.ipynb #172c1534
 def training_settings(training, parameters: dict) -> dict:
     "The settings that decide how much a training reads."
-    rows = [encoder_spec(name) for name in _towers(training, parameters)]
+    towers, asked = _towers(training, parameters), parameters.get(training.printed)
+    rows = [encoder_spec(name) for name in towers]
     names = ('epochs', 'max_steps', 'batch_size', 'accumulation')
     settings = {name: Settings.model_fields[name].default for name in names}
     settings |= {'max_query_tokens': rows[0].max_query_tokens, 'max_document_tokens': rows[-1].max_document_tokens}
-    for own in (_printed(training, parameters), *(parameters[name] for name in training.settings)):
-        settings |= own
+    stage = 'align' if training.stage == LABELLED else training.stage
+    if asked and stage in TOWER_STAGES:
+        settings |= printed_stages('query' if asked is True else asked, symmetric=training.symmetric)[stage]
+    elif asked and stage in PRINTED_PAIR:
+        settings |= printed_settings(stage, towers, training.symmetric)
+    elif asked:
+        settings |= printed_training(asked)[stage]
+    for name in training.settings:
+        settings |= parameters[name]
     return settings
-
-# %% ../../nbs/11_workbook/05_trainings.ipynb #5e60ef76
-def _rows_by_seed(training, parameters: dict) -> list[dict]:
-    "For each seed the rows of MAR's tables that are trained with it, and what each of them changes."
-    known = ABLATIONS | STAGE_DATA | APPROACHES | parameters.get(training.own_rows, {})
-    chosen = [name for name in parameters[training.rows] if name in known]
-    seeds, seeds_of = parameters[training.seeds], parameters.get(training.seeds_of, {})
-    by_seed = {}
-    for name in chosen:
-        for seed in seeds_of.get(name, seeds):
-            by_seed.setdefault(seed, {})[name] = known[name]
-    return list(by_seed.values())
 
 # %% ../../nbs/11_workbook/05_trainings.ipynb #943d3147
 _OF_STAGE_ONE = {'pretraining_data', 'reading', 'pretraining', 'backbone'}  # an ablation with one of them shares none
@@ -288,62 +231,49 @@ def _how_often(training, parameters: dict) -> int:
         return 0
     times = 1
     if training.rows:  # of MAR's tables; those with one seed share what they can
-        by_seed = _rows_by_seed(training, parameters)
-        times = sum(len(trainings_of_rows(rows)[training.stage]) for rows in by_seed)
+        known = ABLATIONS | STAGE_DATA | APPROACHES | parameters.get(training.own_rows, {})
+        seeds, seeds_of, by_seed = parameters[training.seeds], parameters.get(training.seeds_of, {}), {}
+        for name in filter(known.__contains__, parameters[training.rows]):
+            for seed in seeds_of.get(name, seeds):
+                by_seed.setdefault(seed, {})[name] = known[name]
+        times = sum(len(trainings_of_rows(rows)[training.stage]) for rows in by_seed.values())
     if training.ablations:
         times = len(_ablations(training, parameters))
     return times * prod(len(parameters[name]) for name in training.each)
 
-# %% ../../nbs/11_workbook/05_trainings.ipynb #a70981d2
-def _row_size(training, settings: dict, data: dict) -> tuple[int, int]:
-    "Texts of a row, and their tokens at most."
-    query, document = settings['max_query_tokens'], settings['max_document_tokens']
-    texts = 2 + (data.get('negatives', 1) if training.kind == 'sets' else 0)
-    if training.mirrored:
-        return 2 * texts, texts * (query + document)
-    return texts, query + (texts - 1) * document
-
-# %% ../../nbs/11_workbook/05_trainings.ipynb #2cf99201
-def _read_by_all(training, parameters: dict, settings: dict) -> int | None:
-    "Rows that all trainings of a row of the plan read together; an ablation may read a part of them."
-    data, times = parameters[training.data], _how_often(training, parameters)
-    changes = _ablations(training, parameters) if training.ablations else [{}]
-    each = [_rows_read(settings, data_rows(training.kind, data | own.get(training.data, {}))) for own in changes]
-    rows = _summed(each)
-    return None if rows is None else rows * times // len(changes)
-
 # %% ../../nbs/11_workbook/05_trainings.ipynb #52ba9dd9
 def _training_row(training, parameters: dict) -> PlanRow:
     "A row of the plan of a notebook's trainings."
-    data, settings = parameters[training.data], training_settings(training, parameters)
-    missing, read = missing_sources(training.kind, data), _read_by_all(training, parameters, settings)
-    texts, tokens = (None if read is None else read * each for each in _row_size(training, settings, data))
-    return step_row(
-        training.step,
-        Workload(' + '.join(_towers(training, parameters)), 'train', texts, tokens),
-        data_rows(training.kind, data),
-        'missing' if missing else 'at hand',
-        note=f'not here: {", ".join(missing)}' if missing else '',
-        times=_how_often(training, parameters),
-    )
-
-# %% ../../nbs/11_workbook/05_trainings.ipynb #34099d11
-def _searched_documents(source: str) -> int:
-    "Documents that hard negatives of a set are searched in, where they are counted; 0 for a set that brings its own."
-    row = registry('tuning').get(source, {})
-    read_by_rule = rule_fields(row['rule']) if row.get('rule') in RULES else []
-    brings_its_own = any(name.startswith('negative') for name in read_by_rule)
-    return 0 if brings_its_own else row.get('documents') or row.get('lines') or 0
+    data, times = parameters[training.data], _how_often(training, parameters)
+    settings, missing = training_settings(training, parameters), missing_sources(training.kind, data)
+    changes = _ablations(training, parameters) if training.ablations else [{}]
+    each = [_rows_read(settings, data_rows(training.kind, data | own.get(training.data, {}))) for own in changes]
+    read = None if None in each else sum(each) * times // len(changes)
+    query, document = settings['max_query_tokens'], settings['max_document_tokens']
+    texts = 2 + (data.get('negatives', 1) if training.kind == 'sets' else 0)
+    tokens = query + (texts - 1) * document
+    if training.mirrored:
+        texts, tokens = 2 * texts, texts * (query + document)
+    of_all = (None if read is None else read * size for size in (texts, tokens))
+    work = Workload(' + '.join(_towers(training, parameters)), 'train', *of_all)
+    note = f'not here: {", ".join(missing)}' if missing else ''
+    here = 'missing' if missing else 'at hand'
+    return step_row(training.step, work, data_rows(training.kind, data), here, note=note, times=times)
 
 # %% ../../nbs/11_workbook/05_trainings.ipynb #d530005f
 def _mining_rows(training, parameters: dict) -> list[PlanRow]:
     "A row for the search of hard negatives in the corpora of the sets, where such a corpus is counted."
-    data = parameters[training.data]
+    data, searched = parameters[training.data], {}
     miner = data.get('miner', 'minilm')
     is_model = retriever_of(parse(miner, runnable=False)).models()
     if data.get('searched', 'corpus') != 'corpus' or not is_model:
         return []
-    searched = {source: n for source in data.get('sets', []) if (n := _searched_documents(source))}
+    for source in data.get('sets', []):
+        row = registry('tuning').get(source, {})
+        fields = rule_fields(row['rule']) if row.get('rule') in RULES else []
+        number = row.get('documents') or row.get('lines')
+        if number and not any(name.startswith('negative') for name in fields):  # it does not bring its own
+            searched[source] = number
     documents, missing = sum(searched.values()), missing_sources('sets', {'sets': list(searched)})
     step, note = f'hard negatives of {training.step}', f'in the entire corpora of {", ".join(searched)}'
     work, data_are = Workload(miner, 'encode', documents, None), 'missing' if missing else 'at hand'
