@@ -325,7 +325,7 @@ def test_a_notebook_opens_no_connection_by_default(name, tmp_path, home):
 def test_a_preset_that_needs_nothing_asks_nobody(preset, monkeypatch):
     monkeypatch.delenv('HF_HUB_OFFLINE', raising=False)
     monkeypatch.setenv('MEDIR_PRESET', preset)
-    monkeypatch.setattr(core.network, '_why_silent', lambda url: pytest.fail('asked'))
+    monkeypatch.setattr(core.network, '_silence', lambda url: pytest.fail('asked'))
     assert core.unreachable() == f'the preset {preset} opens no connection'
     with pytest.raises(MedirError, match=f'the preset {preset} opens no connection'):
         core.hub_folder('some/where', 'a' * 40, 'model x')
