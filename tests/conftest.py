@@ -65,16 +65,8 @@ TINY_ROW = {
 }
 
 # a row of the task registry for that layout below $MEDIR_DATA/F; tests add the counts
-TASK_ROW = {
-    'title': 'F',
-    'paper': 'mar',
-    'kind': 'retrieval',
-    'folder': 'F',
-    'language': 'en',
-    'split': 'test',
-    'measures': ['nDCG@10'],
-    'access': 'licence',
-}
+TASK_ROW = {'title': 'F', 'paper': 'mar', 'kind': 'retrieval', 'folder': 'F', 'language': 'en', 'split': 'test'}
+TASK_ROW |= {'measures': ['nDCG@10'], 'access': 'licence'}
 
 # moves every seed, so that what holds by the luck of one tiny model is found out (`make test-orders`)
 MOVED = int(os.environ.get('MEDIR_TEST_SEED', 0))
@@ -102,10 +94,8 @@ def seeded(seed=0):
 def write_lines(path, lines):
     "Write text lines (or objects, as JSON) to `path`."
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(
-        ''.join((l if isinstance(l, str) else json.dumps(l, ensure_ascii=False)) + '\n' for l in lines),
-        encoding='utf-8',
-    )
+    texts = (line if isinstance(line, str) else json.dumps(line, ensure_ascii=False) for line in lines)
+    path.write_text(''.join(f'{text}\n' for text in texts), encoding='utf-8')
     return path
 
 
@@ -119,10 +109,8 @@ def write_beir(folder, documents=DOCUMENTS, queries=QUERIES, qrels=QRELS, split=
     "Write a task in BEIR's layout."
     write_lines(folder / 'corpus.jsonl', [{'_id': i, 'title': t, 'text': b} for i, t, b in documents])
     write_lines(folder / 'queries.jsonl', [{'_id': i, 'text': t} for i, t in queries])
-    write_lines(
-        folder / 'qrels' / f'{split}.tsv',
-        [*(['query-id\tcorpus-id\tscore'] if header else []), *('\t'.join(map(str, r)) for r in qrels)],
-    )
+    first = ['query-id\tcorpus-id\tscore'] if header else []
+    write_lines(folder / 'qrels' / f'{split}.tsv', [*first, *('\t'.join(map(str, r)) for r in qrels)])
     return folder
 
 
@@ -348,13 +336,9 @@ def medir_process():
     "`medir_process(*arguments, **environment)` runs the command as its own process."
 
     def call(*arguments, timeout=120, **environment):
-        done = subprocess.run(
-            [sys.executable, '-m', 'medir_nb.workbook', *map(str, arguments)],
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            env={**os.environ, **environment},
-        )
+        command = [sys.executable, '-m', 'medir_nb.workbook', *map(str, arguments)]
+        told = {**os.environ, **environment}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=told)
         return Ran(done.returncode, done.stdout, done.stderr)
 
     return call

@@ -61,13 +61,8 @@ def say(**figures):
 
 def encode(store, spec, engine, share=None):
     left = share_of([number for number in range(len(store.slices)) if not store.done(number)], share)
-    work_off(
-        engine,
-        partial(encode_shard, store.place, spec, None),
-        left,
-        'encode',
-        lambda number: store.slices[number].texts,
-    )
+    work = partial(encode_shard, store.place, spec, None)
+    work_off(engine, work, left, 'encode', lambda number: store.slices[number].texts)
 
 
 def texts_of(folder, n):
@@ -155,7 +150,5 @@ if __name__ == '__main__':
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as name, cluster_of(2, name) as nodes:
         RayEngine(2, nodes.cluster.address)
-        given = (
-            {'texts': asked.texts, 'system': asked.system, 'rounds': asked.rounds} if asked.figure == 'engine' else {}
-        )
-        globals()[f'measure_{asked.figure}'](Path(name), **given)
+        given = [asked.texts, asked.system, asked.rounds] if asked.figure == 'engine' else []
+        globals()[f'measure_{asked.figure}'](Path(name), *given)

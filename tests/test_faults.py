@@ -912,9 +912,8 @@ def test_malformed_options_are_one_line(text, monkeypatch):
     monkeypatch.setenv('MEDIR_LLM_OPTIONS', text)
     monkeypatch.setenv('MEDIR_LLM_URL', 'http://127.0.0.1:9/v1')
     monkeypatch.setenv('MEDIR_LLM_BACKEND', 'openai')
-    with pytest.raises(
-        MedirError, match='MEDIR_LLM_OPTIONS|option|unknown backend|unexpected keyword|^llm smollm2: '
-    ) as e:
+    said = 'MEDIR_LLM_OPTIONS|option|unknown backend|unexpected keyword|^llm smollm2: '
+    with pytest.raises(MedirError, match=said) as e:
         LLM('smollm2').backend
     assert '\n' not in str(e.value)
 
@@ -1577,9 +1576,8 @@ def test_a_language_that_nothing_here_knows_is_not_scored(language, tmp_path, me
 def test_what_is_left_out_and_what_is_cut_is_said(tmp_path, searched, medir, fake_minilm):
     long = ' '.join(['statins'] * 600)
     folder = write_beir(tmp_path / 't', [('q1', '', 'gout'), ('d2', '', long)], [('q1', 'gout')], [('q1', 'd2', 1)])
-    assert (
-        '1 unjudged document with the id of the query left out; keep_self=True or --keep-self' in searched(folder).err
-    )
+    said = '1 unjudged document with the id of the query left out; keep_self=True or --keep-self'
+    assert said in searched(folder).err
     ran = medir('evaluate', folder, '--system', 'minilm')
     assert 'cut at their limit: ' in ran.out and '--passages tokens=' in ran.out
 
@@ -1702,10 +1700,8 @@ def test_no_terminal_obeys_a_document(medir, tmp_path, capfd):
     from medir_nb.judging.sheets import grade_by_keyboard
 
     write_lines(tmp_path / 'd.jsonl', [{'_id': 'a\u202e', 'title': COMMANDS, 'text': COMMANDS}])
-    seen = [
-        medir('search', tmp_path / 'd.jsonl', COMMANDS, '--system', 'bm25', *more).out
-        for more in ((), ('--json', '--text'))
-    ]
+    ask = ('search', tmp_path / 'd.jsonl', COMMANDS, '--system', 'bm25')
+    seen = [medir(*ask, *more).out for more in ((), ('--json', '--text'))]
     assert json.loads(seen[1])[0]['hits'][0]['text'] == COMMANDS
     assert len({len(line) for line in seen[0].splitlines()}) == 1  # cells are as wide as they are shown
     seen += [medir('evaluate', tmp_path / COMMANDS, '--system', 'bm25').err, str(MedirError(COMMANDS))]

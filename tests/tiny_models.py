@@ -133,13 +133,8 @@ def make_model(family, folder, seed=0, change=None):
     import torch, transformers
 
     tokenizer = make_tokenizer(family)
-    config = getattr(transformers, FAMILIES[family][0])(
-        vocab_size=len(tokenizer),
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        **FAMILIES[family][1],
-    )
+    special = {f'{name}_token_id': getattr(tokenizer, f'{name}_token_id') for name in ('pad', 'bos', 'eos')}
+    config = getattr(transformers, FAMILIES[family][0])(vocab_size=len(tokenizer), **special, **FAMILIES[family][1])
     with seeded(seed):
         model = (transformers.T5EncoderModel if family == 't5' else transformers.AutoModel.from_config)(config).eval()
         # a fresh model's padding row is zero; where padding is the end token, a trained one's is not

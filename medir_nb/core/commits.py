@@ -249,18 +249,6 @@ def _git(folder: Path, *arguments: str) -> str:
         raise OSError(' '.join(complaint.split())[:200])
     return done.stdout
 
-# %% ../../nbs/00_core/10_commits.ipynb #70515cdc
-_POINTER = b'version https://git-lfs'
-
-
-def _refuse_pointers(path: Path):
-    "Refuse a file or folder in which a pointer stands for a large file."
-    for file in [path] if path.is_file() else filter(Path.is_file, path.rglob('*')):
-        with open(file, 'rb') as stream:
-            is_pointer = stream.read(len(_POINTER)) == _POINTER
-        fix = 'install git-lfs, remove this clone and run again'
-        check(not is_pointer, f'{file.name} is a pointer to a large file', file, fix)
-
 # %% ../../nbs/00_core/10_commits.ipynb #111aca73
 def _fetch_path(clone: Path, repository: str, commit: str, path: str) -> bool:
     "Whether the commit has `path`, which then lies in the clone."
@@ -289,6 +277,7 @@ def _fetch_path(clone: Path, repository: str, commit: str, path: str) -> bool:
 
 # %% ../../nbs/00_core/10_commits.ipynb #42e7420f
 _GIT_SOURCE = re.compile(r'(?P<repository>[\w.-]+/[\w.-]+)@(?P<commit>[0-9a-f]{40}) (?P<path>[^\s/][^\s]*)')
+_POINTER = b'version https://git-lfs'
 
 
 def git_folder(
@@ -315,6 +304,11 @@ def git_folder(
             raise MedirError(what, where, fix) from None
         what = f'github.com/{repository}@{commit[:7]} has no {path}'
         check(is_tracked, what, where, 'correct the path in the registry row')
-        _refuse_pointers(clone / path)
+        files = [clone / path] if (clone / path).is_file() else (clone / path).rglob('*')
+        for file in filter(Path.is_file, files):
+            with open(file, 'rb') as stream:
+                is_pointer = stream.read(len(_POINTER)) == _POINTER
+            fix = 'install git-lfs, remove this clone and run again'
+            check(not is_pointer, f'{file.name} is a pointer to a large file', file, fix)
         arrived.touch()
     return clone / path

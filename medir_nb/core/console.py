@@ -66,26 +66,26 @@ def _is_on_a_page() -> bool:
     return type(sys.stderr).__module__ == 'ipykernel.iostream' and 'MEDIR_OUT' not in os.environ
 
 # %% ../../nbs/00_core/04_console.ipynb #5c3b414e
-def _keep_clocks_moving():
-    "Redraw the bars that are older than two seconds, now and then, for as long as the process lives."
-    between_redraws = 0.5 if sys.stderr.isatty() or _is_on_a_page() else 10.0
-    last_redraw = 0.0
-    while True:
-        time.sleep(0.5)
-        old_bars = [bar for bar in list(_bars) if not bar.disable and time.time() - bar.start_t > _SHOWN_AFTER]
-        is_one_unseen = any(bar.delay for bar in old_bars)
-        if old_bars and (is_one_unseen or time.time() - last_redraw >= between_redraws):
+@functools.cache
+def _keep_clocks_moving(process: int):
+    "Redraw the bars that are older than two seconds, now and then: one thread a process, as a fork has none."
+
+    def redraw():
+        between_redraws = 0.5 if sys.stderr.isatty() or _is_on_a_page() else 10.0
+        last_redraw = 0.0
+        while True:
+            time.sleep(0.5)
+            old_bars = [bar for bar in list(_bars) if not bar.disable and time.time() - bar.start_t > _SHOWN_AFTER]
+            is_one_unseen = any(bar.delay for bar in old_bars)
+            if not old_bars or not is_one_unseen and time.time() - last_redraw < between_redraws:
+                continue
             last_redraw = time.time()
             for bar in old_bars:
                 bar.delay = 0  # so that closing it wipes what is shown here
                 with contextlib.suppress(Exception):
                     bar.refresh()
 
-
-@functools.cache
-def _start_clocks(process: int):
-    "One thread a process: a fork has none of its parent's."
-    threading.Thread(target=_keep_clocks_moving, daemon=True).start()
+    threading.Thread(target=redraw, daemon=True).start()
 
 # %% ../../nbs/00_core/04_console.ipynb #6bd58f84
 def _running_cell() -> int:
@@ -154,7 +154,7 @@ def progress(
     bar = _bar_class(_is_on_a_page())(items, disable=is_silent, delay=_SHOWN_AFTER, leave=False, **kwargs)
     if not is_silent:
         _bars.add(bar)
-        _start_clocks(os.getpid())
+        _keep_clocks_moving(os.getpid())
     return bar
 
 

@@ -15,12 +15,14 @@ from .places import offline
 from .console import note
 from .guard import is_private
 
-# %% ../../nbs/00_core/07_network.ipynb #236dbe50
+# %% ../../nbs/00_core/07_network.ipynb #ea459706
+_OFFLINE_PRESETS = ('smoke', 'demo')
 PATIENCE = 5.0  # seconds for one answer; the slowest network that is of use needs one
 
 
-def _why_silent(url: str) -> str:
-    "Why `url` gave no answer of any kind within the patience; '' where it did."
+@functools.cache
+def _silence(url: str) -> str:
+    "Why the server at `url` is not asked; '' where it gave any answer within the patience. One question a process."
     import httpx
 
     failures = []
@@ -34,20 +36,9 @@ def _why_silent(url: str) -> str:
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
     thread.join(PATIENCE + 1)
-    if failures:
-        return failures[0]
-    return 'no answer' if thread.is_alive() else ''
-
-# %% ../../nbs/00_core/07_network.ipynb #ea459706
-_OFFLINE_PRESETS = ('smoke', 'demo')
-
-
-@functools.cache
-def _silence(url: str) -> str:
-    "Why the server at `url` is not asked; '' where it answers. One question a process."
-    cause = _why_silent(url)
-    if not cause:
+    if not failures and not thread.is_alive():
         return ''
+    cause = failures[0] if failures else 'no answer'
     consequence = 'what is not on this machine counts as missing; HF_HUB_OFFLINE=1 saves the question'
     note(f'{url} does not answer ({cause}): {consequence}')
     return f'{url} does not answer'

@@ -85,9 +85,10 @@ def _found(parts: PackagedParts) -> tuple[list[Path], list[str]]:
         package, _, inside = file.partition('/')
         spec = importlib.util.find_spec(package)
         folders = spec.submodule_search_locations if spec else []
-        files = [path for folder in folders[:1] if (path := Path(folder) / inside).is_file()]
-        paths += files
-        missing += [] if files else [package]
+        if folders and (Path(folders[0]) / inside).is_file():
+            paths.append(Path(folders[0]) / inside)
+        else:
+            missing.append(package)
     return paths, missing
 
 

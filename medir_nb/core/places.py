@@ -55,10 +55,9 @@ def at_home(home_folder=None):
     try:
         yield
     finally:
-        if home_folder is not None and before is None:
-            del os.environ['MEDIR_HOME']
-        elif home_folder is not None:
-            os.environ['MEDIR_HOME'] = before
+        if home_folder is not None:
+            os.environ.pop('MEDIR_HOME', None)
+            os.environ.update({} if before is None else {'MEDIR_HOME': before})
 
 
 def follows_home(function):

@@ -25,14 +25,8 @@ UNSEEN = (
     'what a program that listens on this machine passes on'
 )
 _PROXIES = ('http_proxy', 'https_proxy', 'all_proxy', 'ftp_proxy')
-_QUIET = {
-    'HF_HUB_OFFLINE': '1',
-    'HF_DATASETS_OFFLINE': '1',
-    'TRANSFORMERS_OFFLINE': '1',
-    'HF_HUB_DISABLE_TELEMETRY': '1',
-    'DO_NOT_TRACK': '1',
-    'GIT_ALLOW_PROTOCOL': 'file',
-}
+_SWITCHES = 'HF_HUB_OFFLINE HF_DATASETS_OFFLINE TRANSFORMERS_OFFLINE HF_HUB_DISABLE_TELEMETRY DO_NOT_TRACK'
+_QUIET = {**dict.fromkeys(_SWITCHES.split(), '1'), 'GIT_ALLOW_PROTOCOL': 'file'}
 
 # %% ../../nbs/00_core/08_private.ipynb #21aa71be
 _SITE = '''"""Puts a Python that a command starts under guard, then runs the sitecustomize behind this one."""

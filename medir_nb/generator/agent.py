@@ -165,11 +165,8 @@ def continue_dialogue(dialogue: Dialogue, turn: Turn, passages: list | None):
     if passages == []:
         dialogue.faults.append('search without hits')
     shown, remark = results_shown(dialogue, turn, passages)
-    dialogue.turns[-1] |= {
-        'searched': turn.said if turn.act == 'search' else None,
-        'found': [doc_id for doc_id, _ in passages or ()],
-        'told': remark,
-    }
+    searched, found = turn.said if turn.act == 'search' else None, [doc_id for doc_id, _ in passages or ()]
+    dialogue.turns[-1] |= {'searched': searched, 'found': found, 'told': remark}
     limits = {'rounds': dialogue.rounds, 'tokens': dialogue.tokens_written}
     dialogue.last_because = next((name for name, n in limits.items() if n >= dialogue.settings[name]), '')
     last_words = dialogue.remarks['last'] if dialogue.last_because else ''
@@ -230,14 +227,9 @@ def transcript_path(
 
 # %% ../../nbs/03_generator/09_agent.ipynb #b52501b2
 def _transcript_line(dialogue: Dialogue) -> str:
-    row = {
-        'query': dialogue.request.id,
-        'index': dialogue.request.index,
-        'turns': dialogue.turns,
-        'ended': dialogue.ended,
-        'text': dialogue.answer and dialogue.answer.text,
-        'faults': dialogue.faults,
-    }
+    request, answer = dialogue.request, dialogue.answer
+    row = {'query': request.id, 'index': request.index, 'turns': dialogue.turns, 'ended': dialogue.ended}
+    row |= {'text': answer and answer.text, 'faults': dialogue.faults}
     return redact(json.dumps(row, ensure_ascii=False)) + '\n'
 
 # %% ../../nbs/03_generator/09_agent.ipynb #04cfabd0

@@ -80,12 +80,8 @@ class Generation(NamedTuple):
 # %% ../../nbs/03_generator/01_cassettes.ipynb #e7e63487
 def _line_of(key: str, generation: Generation) -> str:
     "A generation as a line of a cassette."
-    row = {
-        'key': key,
-        'text': generation.text,
-        'finish': generation.finish,
-        'usage': {'prompt': generation.prompt_tokens, 'answer': generation.tokens},
-    }
+    usage = {'prompt': generation.prompt_tokens, 'answer': generation.tokens}
+    row = {'key': key, 'text': generation.text, 'finish': generation.finish, 'usage': usage}
     if generation.cut:
         row['cut'] = generation.cut
     return redact(json.dumps(row, ensure_ascii=False)) + '\n'

@@ -207,18 +207,7 @@ def _wording_in(file: str, form: str, method: str, needed: list[str]) -> str:
     return text
 
 # %% ../../nbs/03_generator/06_methods.ipynb #ec2cd99c
-@functools.cache
-def _tell_english_wording(method: str, language: str):
-    note(f'{method} has no wording in {language}: its English one is used, and asks for {language}')
-
-
-def _asking_in(language: str, english: dict, method: str) -> dict:
-    "The English forms of a prompt, which ask for an answer in another language."
-    if not english or language not in registry('languages'):
-        return {}
-    name = language_row(language).name
-    _tell_english_wording(method, name)
-    return {form: f'Write your answer in {name}.\n\n{prompt}' for form, prompt in english.items()}
+_note_once = functools.cache(note)
 
 
 def wording(
@@ -238,7 +227,11 @@ def wording(
     if not row['wording']:
         what = f'{method} has no prompt: {row.get("note", "")}'
         raise MedirError(what, where, 'name generations with @authors or file:PATH')
-    forms = row['wording'].get(language) or _asking_in(language, row['wording'].get('en', {}), method)
+    forms, english = row['wording'].get(language), row['wording'].get('en', {})
+    if not forms and english and language in registry('languages'):
+        name = language_row(language).name
+        _note_once(f'{method} has no wording in {name}: its English one is used, and asks for {name}')
+        forms = {shape: f'Write your answer in {name}.\n\n{prompt}' for shape, prompt in english.items()}
     check(forms, f'+{method} has no wording in {language!r}', where, 'give your own with prompt=FILE')
     prompt = forms.get(wanted) or (None if form else forms.get('question'))
     check(prompt, f'+{method} has no form {form!r}', None, nearest(form, forms))
