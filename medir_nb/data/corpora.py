@@ -76,10 +76,7 @@ def corpus_task(
     return _to_search('documents', corpus, lang or language_of(corpus))
 
 # %% ../../nbs/01_data/14_corpora.ipynb #fb43cbd2
-def asked(
-    task: Task,
-    questions: list[str],
-) -> Task:
+def asked(task: Task, questions: list[str]) -> Task:
     "`task` with `questions` as its queries, called q1, q2 …, and without judgements."
     check(questions, 'there is no question', task.name, 'ask at least one')
     odd = next((text for text in questions if not isinstance(text, str) or not text.strip()), None)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 from ..core import MedirError, fingerprint, home, hub_error, is_commit, unreachable, where_reachable
 from .corpus import Corpus, Queries, open_table, write_table
-from .readers import first_value, placed_rows, read_grade, row_judgements, text_records
+from .readers import first_value, judgement_frame, placed_rows, row_judgements, text_records
 from .task import Task, build_task
 from .task_folders import sentence_pair_task
 
@@ -93,13 +93,6 @@ def _hub_table(hub: str, revision: str | None, configs: dict, part: str, cls):
     return write_table(_nested_records(rows, part) if 'nested' in configs else text_records(rows), store, cls)
 
 # %% ../../nbs/01_data/06_hub.ipynb #709fee67
-def _hub_judgements(rows) -> pd.DataFrame:
-    "Judgements; of a pair that stands twice the first counts."
-    judged = [(query_id, doc_id, read_grade(grade, where)) for query_id, doc_id, grade, where in row_judgements(rows)]
-    frame = pd.DataFrame(judged, columns=['query_id', 'doc_id', 'relevance'])
-    return frame.drop_duplicates(['query_id', 'doc_id'])
-
-
 def _hub_candidates(rows) -> pd.DataFrame:
     "Candidates of rows that list the documents of a query."
     candidates = []
@@ -131,7 +124,8 @@ def load_hub(
     if split and 'qrels' in configs and configs['qrels'][1] in {'test', 'dev', 'train'}:
         configs['qrels'][1] = split
     judged = qrels_hub or {'hub': hub, 'revision': revision}
-    qrels = _hub_judgements(hub_rows(judged['hub'], *configs['qrels'], judged['revision']))
+    qrels = judgement_frame(row_judgements(hub_rows(judged['hub'], *configs['qrels'], judged['revision'])))
+    qrels = qrels.drop_duplicates(['query_id', 'doc_id'])  # of a pair that stands twice the first counts
     if kind == 'reranking' and 'top_ranked' in configs:
         fields['candidates'] = _hub_candidates(hub_rows(hub, *configs['top_ranked'], revision))
     name, split = fields.pop('name', hub), split or configs['qrels'][1]

@@ -14,7 +14,7 @@ from ..core import MedirError, check, hub_error, is_commit, named_commit, neares
 from ..core import unreachable, where_reachable
 from ..core.commits import Unreachable, cached_commit
 from .corpus import Queries
-from .readers import first_value, placed_rows, read_grade, texts_in_memory
+from .readers import first_value, judgement_frame, placed_rows, texts_in_memory
 from .task import Task, build_task
 from .task_folders import sentence_pair_task
 from .hub import hub_snapshot
@@ -204,13 +204,12 @@ def _search_task(part: dict, name: str, **fields) -> Task:
     if ranked := part.get('top_ranked'):
         listed = [(str(query_id), str(doc_id)) for query_id, doc_ids in ranked.items() for doc_id in doc_ids]
         fields |= {'kind': 'reranking', 'candidates': pd.DataFrame(listed, columns=['query_id', 'doc_id'])}
-    judged = [
-        (str(query_id), str(doc_id), read_grade(grade, f'{name} judgement of {query_id}'))
+    judged = (
+        (str(query_id), str(doc_id), grade, f'{name} judgement of {query_id}')
         for query_id, grades in part['relevant_docs'].items()
         for doc_id, grade in grades.items()
-    ]
-    qrels = pd.DataFrame(judged, columns=['query_id', 'doc_id', 'relevance'])
-    task = build_task(name, queries, corpus, qrels, where=name, **fields)
+    )
+    task = build_task(name, queries, corpus, judgement_frame(judged), where=name, **fields)
     if told := sum(bool(row.get('instruction')) for row in asked):
         task.report['queries_with_an_instruction'] = told
     return task

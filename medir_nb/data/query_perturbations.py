@@ -252,11 +252,7 @@ def perturbations(
     return rules
 
 # %% ../../nbs/01_data/10_query_perturbations.ipynb #3067977e
-def perturbed_task(
-    task: Task,
-    rule: Perturbation,
-    seed: int = 0,
-) -> Task | None:
+def perturbed_task(task: Task, rule: Perturbation, seed: int = 0) -> Task | None:
     "The queries of `task` that `rule` changes, in other words; None where there are none."
     import pyarrow as pa
 

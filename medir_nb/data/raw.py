@@ -23,8 +23,7 @@ from .documents import Document, Part, file_bytes, json_documents, markdown_docu
 from .records import bibtex_documents, csv_documents, parquet_documents, reference_documents
 from .pages import pdf_documents
 from .xml import newest_citations, xml_documents
-from .clinical import json_file_documents
-from .office import docx_documents, eml_documents, html_documents
+from .office import docx_documents, eml_documents, html_documents, json_file_documents
 from .office import pptx_documents, rtf_documents, xlsx_documents
 
 # %% ../../nbs/01_data/21_raw.ipynb #4b54594e
@@ -40,44 +39,37 @@ class Format:
     begins: tuple = ()  # bytes in lower case, one of which a file begins with
     inside: str = ''  # a folder that a zip file of this kind has
 
+# %% ../../nbs/01_data/21_raw.ipynb #ebe2e353
+_MOST_FILES, _MOST_BYTES = 10_000, 4 << 30
+
+
+def _entries(archive) -> list[tuple]:
+    "The entries of an archive, each with why it is not read; empty where it may be."
+    entries, size = [], 0
+    for entry in archive.infolist():
+        size += entry.file_size
+        why = ''
+        if leads_out(entry):
+            why = 'its name leads out of the archive'
+        elif entry.flag_bits & 1:
+            why = 'it is encrypted'
+        elif size > _MOST_BYTES or entry.file_size > max(1 << 20, ZIP_RATIO * entry.compress_size):
+            why = f'it swells to {entry.file_size:,} bytes from {entry.compress_size:,}'
+        entries.append((entry, why))
+    return entries
+
 
 def _zip_parts(path: Path):
     "The files of an archive, and why some of them are not read."
     with zipfile.ZipFile(path) as archive:
-        entries, size = [entry for entry in archive.infolist() if not entry.is_dir()], 0
-        for entry in entries[:_MOST_FILES]:
-            size += entry.file_size
-            if why := _refused(entry, size):
+        entries = [(entry, why) for entry, why in _entries(archive) if not entry.is_dir()]
+        for entry, why in entries[:_MOST_FILES]:
+            if why:
                 yield MedirError(why, f'{path}/{entry.filename}', 'unpack it yourself after a look at it')
             elif not entry.filename.startswith('__MACOSX/') and not Path(entry.filename).name.startswith('.'):
                 yield Part(entry.filename, archive.read(entry))
         rest = len(entries) - _MOST_FILES
         check(rest <= 0, f'{rest:,} files of the archive are not read', path, 'unpack it, and give the folder')
-
-# %% ../../nbs/01_data/21_raw.ipynb #ebe2e353
-_MOST_FILES, _MOST_BYTES, _SMALL = 10_000, 4 << 30, 1 << 20
-
-
-def _refused(entry, size: int) -> str:
-    "Why an entry of an archive is not read; empty where it may be. `size`: bytes of it and of those before."
-    if leads_out(entry):
-        return 'its name leads out of the archive'
-    if entry.flag_bits & 1:
-        return 'it is encrypted'
-    if size > _MOST_BYTES or entry.file_size > max(_SMALL, ZIP_RATIO * entry.compress_size):
-        return f'it swells to {entry.file_size:,} bytes from {entry.compress_size:,}'
-    return ''
-
-
-def _weighed(path: Path) -> list[str]:
-    "The names of what a zip file holds, none of which is refused."
-    with zipfile.ZipFile(io.BytesIO(file_bytes(path))) as archive:
-        size = 0
-        for entry in archive.infolist():
-            size += entry.file_size
-            why = _refused(entry, size)
-            check(not why, f'{entry.filename} in it: {why}', path, 'open it in its program and save it again')
-        return archive.namelist()
 
 # %% ../../nbs/01_data/21_raw.ipynb #8784a0ea
 FORMATS = (
@@ -133,7 +125,10 @@ def _check_content(path: Path, kind: Format):
     if start.startswith(_MARKUP):
         told = [_BY_SUFFIX['.html']]
     if told == [_BY_SUFFIX['.zip']] and not path.name.endswith('.zip'):
-        names = _weighed(path)
+        with zipfile.ZipFile(io.BytesIO(file_bytes(path))) as archive:
+            for entry, why in _entries(archive):
+                check(not why, f'{entry.filename} in it: {why}', path, 'open it in its program and save it again')
+            names = archive.namelist()
         told = [known for known in FORMATS if known.inside and any(n.startswith(known.inside) for n in names)] or told
     if not told:
         is_free = not (kind.begins or kind.inside)

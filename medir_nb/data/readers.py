@@ -170,6 +170,12 @@ _QUERY, _DOCUMENT = (
 )
 
 
+def judgement_frame(judged) -> pd.DataFrame:
+    "`query_id, doc_id, relevance` of `(query_id, doc_id, grade, where)`."
+    rows = [(query_id, doc_id, read_grade(grade, where)) for query_id, doc_id, grade, where in judged]
+    return pd.DataFrame(rows, columns=['query_id', 'doc_id', 'relevance'])
+
+
 def row_judgements(rows):
     "`(query_id, doc_id, grade, where)` of JSON rows in the spellings of AutoMIR, BEIR, R2MED and mteb."
     for row, where in rows:

@@ -115,8 +115,7 @@ def _tagged_records(text: str):
     for number, line in enumerate([*text.splitlines(), 'ER  - '], 1):
         match = _TAGGED.match(line)
         tag = match[1] if match else tag
-        is_new = tag == 'ER' or (match and tag in ('TY', 'PMID') and tag in record)
-        if is_new and record:
+        if record and (tag == 'ER' or (match and tag in ('TY', 'PMID') and tag in record)):
             yield record, begun
             record = {}
         if match and tag != 'ER':

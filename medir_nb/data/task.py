@@ -16,7 +16,7 @@ from ..core import MedirError, check, checked, fingerprint, note
 from ..core.console import counted
 from .corpus import Corpus, Queries
 from .languages import language_of
-from .readers import placed_rows, read_grade, row_judgements, text_lines, texts_in_memory
+from .readers import judgement_frame, placed_rows, row_judgements, text_lines, texts_in_memory
 from .passage_splitter import Passages, PassageSplitter, expand_to_passages, passage_corpus
 
 # %% ../../nbs/01_data/04_task.ipynb #7744fe5d
@@ -230,9 +230,7 @@ def task_from_frames(
         tables[what] = frame.to_dict('records')
     query_table = texts_in_memory(tables['queries'], f'{name} queries', Queries)
     corpus_table = texts_in_memory(tables['corpus'], f'{name} corpus')
-    judged = row_judgements(placed_rows(tables['qrels'], f'{name} qrels'))
-    rows = [(query_id, doc_id, read_grade(grade, where)) for query_id, doc_id, grade, where in judged]
-    judgements = pd.DataFrame(rows, columns=['query_id', 'doc_id', 'relevance'])
+    judgements = judgement_frame(row_judgements(placed_rows(tables['qrels'], f'{name} qrels')))
     return build_task(name, query_table, corpus_table, judgements, **fields)
 
 # %% ../../nbs/01_data/04_task.ipynb #e5ae8dd0

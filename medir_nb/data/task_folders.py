@@ -135,20 +135,11 @@ def _members(archive, path: Path) -> list:
             members.append(entry)
     return members
 
-# %% ../../nbs/01_data/05_task_folders.ipynb #79c72fc0
-_BROKEN_ZIP = (
-    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error),
-    *(EOFError, NotImplementedError, RuntimeError, ValueError),
-)
-
 # %% ../../nbs/01_data/05_task_folders.ipynb #1aea08f0
 def _extract(path: Path, folder: Path):
     "Unpack the files of a zip archive into `folder`, which is whole or absent."
     try:
-        with (
-            zipfile.ZipFile(path) as archive,
-            tempfile.TemporaryDirectory(prefix='.zip-', dir=folder.parent) as new,
-        ):
+        with zipfile.ZipFile(path) as archive, tempfile.TemporaryDirectory(prefix='.zip-', dir=folder.parent) as new:
             for entry in _members(archive, path):
                 target = Path(new) / 'task' / entry.filename
                 target.parent.mkdir(parents=True, exist_ok=True)
@@ -156,7 +147,16 @@ def _extract(path: Path, folder: Path):
                     shutil.copyfileobj(packed, stream, 1 << 20)
             if (Path(new) / 'task').is_dir():
                 os.replace(Path(new) / 'task', folder)
-    except (OSError, *_BROKEN_ZIP) as e:
+    except (
+        OSError,
+        EOFError,
+        RuntimeError,
+        ValueError,
+        zipfile.BadZipFile,
+        zlib.error,
+        lzma.LZMAError,
+        struct.error,
+    ) as e:
         if isinstance(e, OSError) and e.errno is not None:  # else of the bzip2 reader
             what = f'it cannot be unpacked ({e.strerror})'
             raise MedirError(what, folder, 'make room, or set another home folder') from None

@@ -142,10 +142,7 @@ def washed_rows(
             washing.counts['empty after washing'] += 1
 
 # %% ../../nbs/01_data/26_washing.ipynb #5d0e77a2
-def washed_task(
-    task: Task,
-    washing: Washing,
-) -> Task:
+def washed_task(task: Task, washing: Washing) -> Task:
     "The task with its queries and documents washed; the task itself where no rule found anything."
     before, parts = washing.texts.total(), {}
     for name in ('queries', 'corpus'):
