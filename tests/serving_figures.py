@@ -39,15 +39,6 @@ def passage(parts, rng, words=60):
     return ' '.join(chosen)
 
 
-def source_document_ids(n, seed=0):
-    rng, parts = random.Random(seed), sentences()
-    return {f'p{place:07d}': passage(parts, rng) for place in range(n)}
-
-
-def frame(documents):
-    return pd.DataFrame({'id': list(documents), 'text': list(documents.values())})
-
-
 def questions_of(n, seed=1):
     "Layperson wordings of the embedded task, in a seeded order."
     from medir_nb.data import load_task
@@ -73,28 +64,24 @@ def use_random_vectors():
     nearest.encode_corpus = random_vectors
 
 
-def size_of(folder):
-    return sum(path.stat().st_size for path in Path(folder).rglob('*') if path.is_file())
-
-
 def build(given):
     from medir_nb.retrieval import build_index
 
     if given.random_vectors:
         use_random_vectors()
-    documents = source_document_ids(given.documents)
-    start = time.perf_counter()
-    built = build_index(frame(documents), given.system, given.folder, given.store)
-    figures = {
+    rng, parts = random.Random(0), sentences()
+    rows = [(f'p{place:07d}', passage(parts, rng)) for place in range(given.documents)]
+    documents, start = pd.DataFrame(rows, columns=['id', 'text']), time.perf_counter()
+    built = build_index(documents, given.system, given.folder, given.store)
+    return {
         'documents': len(documents),
         'system': given.system,
         'store': given.store,
         'random_vectors': given.random_vectors,
         'seconds': time.perf_counter() - start,
         'encoded': built.encoded,
-        'bytes': size_of(given.folder),
+        'bytes': sum(path.stat().st_size for path in Path(given.folder).rglob('*') if path.is_file()),
     }
-    return figures
 
 
 def live(given):
@@ -228,13 +215,9 @@ if __name__ == '__main__':
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('what', choices=['build', 'live', 'load'])
     parser.add_argument('--folder', required=True)
-    parser.add_argument('--documents', type=int, default=100_000)
-    parser.add_argument('--system', default='minilm')
-    parser.add_argument('--store', default='flat')
     parser.add_argument('--random-vectors', action='store_true')
-    parser.add_argument('--share', type=float, default=0.01)
-    parser.add_argument('--rate', type=float, default=20.0)
-    parser.add_argument('--seconds', type=float, default=600.0)
-    parser.add_argument('--bad', type=float, default=0.05)
+    options = {'documents': 100_000, 'system': 'minilm', 'store': 'flat', 'share': 0.01}
+    for name, default in (options | {'rate': 20.0, 'seconds': 600.0, 'bad': 0.05}).items():
+        parser.add_argument(f'--{name}', type=type(default), default=default)
     given = parser.parse_args()
     print(json.dumps({'what': given.what, **globals()[given.what](given)}))

@@ -212,11 +212,13 @@ def scored(client, index, body):
     return {'hits': {'hits': sorted(hits, key=lambda hit: -hit['_score'])[: body['size']]}}
 
 
+CLIENTS = {'qdrant': 'qdrant_client', 'lancedb': 'lancedb', 'pgvector': 'psycopg', 'opensearch': 'opensearchpy'}
+
+
 @pytest.fixture
 def database(request, monkeypatch):
     "A kind of database, with its address set if it has a server."
-    client = {'qdrant': 'qdrant_client', 'lancedb': 'lancedb', 'pgvector': 'psycopg', 'opensearch': 'opensearchpy'}
-    pytest.importorskip(client[request.param])
+    pytest.importorskip(CLIENTS[request.param])
     if request.param in ('pgvector', 'opensearch'):
         server = {'pgvector': 'postgres', 'opensearch': 'opensearch'}[request.param]
         monkeypatch.setenv('MEDIR_STORE_URL', request.getfixturevalue(server))
@@ -325,8 +327,7 @@ def test_a_server_elsewhere_is_refused_under_private(address, tmp_path, monkeypa
 
 @pytest.mark.parametrize('store', DATABASES)
 def test_a_missing_client_is_one_line(store, tmp_path, monkeypatch, fake_minilm):
-    client = {'qdrant': 'qdrant_client', 'lancedb': 'lancedb', 'pgvector': 'psycopg', 'opensearch': 'opensearchpy'}
-    monkeypatch.setitem(sys.modules, client[store], None)
+    monkeypatch.setitem(sys.modules, CLIENTS[store], None)
     monkeypatch.setenv('MEDIR_STORE_URL', 'http://127.0.0.1:9')
     with pytest.raises(MedirError, match=r'is not installed.*; pip install "medir_nb\[vectordb\]"'):
         DATABASES[store](tmp_path, array_vectors(np.eye(3, dtype=np.float32)))
