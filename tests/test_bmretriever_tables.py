@@ -5,18 +5,8 @@ from conftest import write_beir, write_lines
 from medir_nb.core import registry
 from medir_nb.data import load_task, task_from_frames, task_reading
 from medir_nb.encoder import Encoder, encoder_spec
-from medir_nb.evaluator import (
-    evaluate,
-    instruction_effect,
-    measure_speeds,
-    order_bounds,
-    score_run,
-    side_by_side,
-    speed_table,
-    system_speed,
-    with_and_without,
-    without_instruction,
-)
+from medir_nb.evaluator import evaluate, instruction_effect, measure_speeds, order_bounds, score_run, side_by_side
+from medir_nb.evaluator import speed_table, system_speed, with_and_without, without_instruction
 from medir_nb.evaluator.comparison import chosen_queries, first_passage
 from medir_nb.retrieval import parse
 
@@ -123,13 +113,6 @@ def test_a_speed_says_what_it_hangs_on(beir):
     table = speed_table(speeds)
     assert table['tokens a document'].tolist()[0] == '' and table['among documents'].tolist() == ['12', '20']
     assert list(speed_table([]).columns) == list(table.columns)
-
-
-def test_what_has_no_speed_leaves_the_others_alone(beir):
-    speeds, not_run = measure_speeds(['no-such', 'bm25', 'medcpt-9b'], str(beir), documents=2, queries=1, searched=5)
-    assert [s.system for s in speeds] == ['bm25'] and [system for system, _ in not_run] == ['no-such', 'medcpt-9b']
-    nothing, why = measure_speeds(['bm25'], 'no-such-task')
-    assert nothing == [] and 'unknown task' in str(*why.values())
 
 
 @pytest.fixture

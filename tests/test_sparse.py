@@ -1,13 +1,9 @@
 "Learned sparse encoders: equal to the library's, in the store, in an index, behind an expansion, and what is refused."
 
-import re
-import shutil
+import re, shutil
 from dataclasses import replace
 
-import numpy as np
-import pandas as pd
-import pytest
-
+import numpy as np, pandas as pd, pytest
 from conftest import seeded, table, write_lines
 from medir_nb.core import MedirError
 from medir_nb.core.places import at_home

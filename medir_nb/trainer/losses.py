@@ -189,7 +189,7 @@ class _Contrast(torch.nn.Module):
 
 # %% ../../nbs/05_trainer/08_losses.ipynb #b9b8ec45
 class InfoNCE(CachedLossMixin, _Contrast):
-    "InfoNCE of a training: columns query, hypothetical text if there is one, positive, negatives. `labels` mask."
+    "InfoNCE of columns query, hypothetical text if `hypothetical`, positive, negatives; `labels` mask known positives."
 
     def __init__(
         self,
