@@ -3,18 +3,10 @@
 `pytest tests/test_hub.py -m "not slow"` is the server's own contract; `-m slow -k "not whole"` adds each row of the registries;
 `-m slow` runs the presets and batches as well. $MEDIR_KEEP names a folder that keeps what they wrote."""
 
-import csv
-import json
-import os
-import re
-import subprocess
-import sys
-import time
+import csv, json, os, re, subprocess, sys, time
 from pathlib import Path
-
 import httpx
 import pytest
-
 from conftest import table
 from hub import whole
 from hub.data import RELEASED, collection, data_repositories, make_github, on_the_hub, released_files
@@ -249,30 +241,6 @@ def test_huggingface_hub_and_datasets_take_it_for_the_hub(small, tmp_path):
     fetched = small.fetched('models', 'owner/name')
     assert len([a for a in fetched if a.method == 'GET' and a.path == 'model.safetensors']) == 2  # cut off, then whole
     assert {a.revision for a in small.fetched('datasets', 'owner/name')} == {PINNED, '(large)'}
-
-
-_FETCH = """
-import json, time
-import huggingface_hub as h
-start, said = time.time(), ''
-try: h.hf_hub_download('owner/name', 'config.json', etag_timeout=1)
-except Exception as e: said = type(e).__name__
-print(json.dumps([said, time.time() - start]))
-"""
-OF_A_FILE = [
-    ({'gated': 401}, 'GatedRepoError'),
-    ({'gated': 403}, 'GatedRepoError'),
-    ({'missing': ('config.json',)}, 'RemoteEntryNotFoundError'),
-    ({'delay': 0.5}, ''),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('faults, name', OF_A_FILE)
-def test_faults_reach_huggingface_hub(small, tmp_path, faults, name):
-    with small.faulty('models', 'owner/name', **faults):
-        found, seconds = run(_FETCH, process_environment(small, tmp_path))
-    assert found == name and seconds < 20 and (seconds > 0.9 or 'delay' not in faults)
 
 
 # ---------------------------------------------------------------- each row of the registries
@@ -597,23 +565,6 @@ def test_a_model_that_its_row_misdescribes_fails(checked, tmp_path):
     # a row may normalise where the checkpoint does not, and it is said
     said = 'model gte-small: the checkpoint does not normalise its vectors, its row does; the row counts'
     assert found['gte-small']['query']['norms'] == [1.0, 1.0] and said in found['gte-small']['stderr']
-
-
-@pytest.mark.slow
-def test_a_reranker_with_another_head_fails(checked, tmp_path):
-    row = registry('rerankers')['bge-reranker-v2-m3']
-    with Hub(model_repositories({}, {}, {'x': {**row, 'logits': 3}}), tmp_path / 'store') as other:
-        found = checked.process('reranker', ['bge-reranker-v2-m3'], base=tmp_path, hub=other)['bge-reranker-v2-m3']
-    said = 'reranker bge-reranker-v2-m3: its files do not hold the tensors of its architecture: 2 of another shape'
-    assert found['error'].startswith(said) and '\n' not in found['error']
-
-
-@pytest.mark.slow
-def test_counts_that_differ_are_refused(checked, tmp_path):
-    "The packaged rows, whose counts are those of the real data."
-    found = checked.process('task', ['nfcorpus', 'biosses'], base=tmp_path, MEDIR_REGISTRY='')
-    assert '5 queries where the registry has 323' in found['nfcorpus']['error']
-    assert '6 pairs where the registry has 100' in found['biosses']['error']
 
 
 # ---------------------------------------------------------------- presets and batches, whole

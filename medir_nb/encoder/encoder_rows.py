@@ -276,11 +276,8 @@ def encoder_spec(
     return spec
 
 # %% ../../nbs/02_encoder/05_encoder_rows.ipynb #d445effd
-def representation_of(
-    name: str,
-    settings: dict,  # of an expression
-) -> str:
-    "What one text becomes by an encoder (of `REPRESENTATIONS`); dense by a name that means nothing."
+def representation_of(name: str, settings: dict) -> str:
+    "What one text becomes by an encoder with the `settings` of an expression; dense by a name that means nothing."
     rows = registry('models')
     row = rows.get(exact_row(name, rows) or name, {})
     if settings.get('vectors'):

@@ -52,36 +52,43 @@ def environment_python(
     check(python, f'the environment {name} that its code needs is not there', where, fix)
     return python
 
+# %% ../../nbs/02_encoder/10_environments.ipynb #a062dd98
+def started_worker(python: Path, log: Path) -> subprocess.Popen:
+    "The script of `worker` in another Python; what it prints goes to the file `log`."
+    script = importlib.resources.files('medir_nb.encoder') / 'worker.py'
+    command = [str(python), '-I', '-u', *guarded_script(script)]
+    public = {name: value for name, value in os.environ.items() if not is_secret(name)}
+    streams = {'stdin': subprocess.PIPE, 'stdout': subprocess.PIPE, 'encoding': 'utf-8'}
+    with open(log, 'wb') as file:
+        return subprocess.Popen(command, stderr=file, env=public, **streams)
+
+
+def death_of(child: subprocess.Popen, log: Path) -> str:
+    "How a child ended, and the last line that it printed."
+    code = child.wait()
+    lines = [line.strip() for line in log.read_text(errors='replace').splitlines() if line.strip()]
+    how = f'killed by {signal.Signals(-code).name}' if code < 0 else f'exit status {code}'
+    return f'({how}): {lines[-1][:200] if lines else "it said nothing"}'
+
 # %% ../../nbs/02_encoder/10_environments.ipynb #ff7d1143
 class Worker:
     "A model in an environment of its own (see `worker`), asked in lines of JSON; its process lives as long as this."
 
     process = None  # None before the first start and after an end
 
-    def __init__(
-        self,
-        environment: str,
-        settings: dict,
-        where: str,
-        unread: tuple = (),  # patterns of tensors that nothing reads
-    ):
+    def __init__(self, environment: str, settings: dict, where: str, unread: tuple = ()):
         self.environment, self.settings, self.where, self.unread = environment, settings, where, unread
         self.python, self.name = environment_python(environment, where), f'the environment {environment}'
         self.start()
 
     def start(self):
         "Start the process and have it load the model."
-        script = importlib.resources.files('medir_nb.encoder') / 'worker.py'
-        command = [str(self.python), '-I', '-u', *guarded_script(script)]
         self.scratch = tempfile.TemporaryDirectory(prefix='medir-worker-')
         self.log = Path(self.scratch.name) / 'stderr.txt'
-        public = {name: value for name, value in os.environ.items() if not is_secret(name)}
-        streams = {'stdin': subprocess.PIPE, 'stdout': subprocess.PIPE, 'encoding': 'utf-8'}
-        with open(self.log, 'wb') as log:
-            self.process = subprocess.Popen(command, stderr=log, env=public, **streams)
+        self.process = started_worker(self.python, self.log)
         lines = environment_lines(self.environment, self.python.parent.parent)
         told = self.ask({'settings': self.settings}, f'make it anew: {" && ".join(lines)}')
-        self.device, self.versions = told['device'], told['versions']
+        self.device = told['device']
         refuse_faults(told['tensors'], f'{self.where} in {self.name}', self.unread)
 
     def ask(self, request: dict, fix: str = '', bar=None) -> dict:
@@ -108,10 +115,7 @@ class Worker:
                 return answer
             if bar is not None:
                 bar.update(answer['done'] - bar.n)
-        code = self.process.wait()
-        how = f'killed by {signal.Signals(-code).name}' if code < 0 else f'exit status {code}'
-        printed = [line.strip() for line in self.log.read_text(errors='replace').splitlines() if line.strip()]
-        what = f'the worker in {self.name} ended ({how}): {printed[-1][:200] if printed else "it said nothing"}'
+        what = f'the worker in {self.name} ended {death_of(self.process, self.log)}'
         fix = 'mend the cause and run the same line again: the blocks before it are kept'
         raise MedirError(redact(what), self.where, fix)
 
@@ -119,11 +123,8 @@ class Worker:
         "End the worker."
         child, self.process = self.process, None
         if child:
-            child.kill()
-            child.wait()
-            child.stdout.close()
-            with contextlib.suppress(OSError):
-                child.stdin.close()  # what was not read yet goes nowhere
+            with contextlib.suppress(OSError), child:  # what was not read yet goes nowhere
+                child.kill()
 
     def __del__(self):
         with contextlib.suppress(Exception):

@@ -182,12 +182,8 @@ def quiet_libraries():
     transformers.utils.logging.disable_progress_bar()
 
 # %% ../../nbs/02_encoder/06_loading.ipynb #cc3e1022
-def checkpoint_paths(
-    spec: EncoderSpec,
-    role: str,  # query | document: documents may have a checkpoint of their own
-    weights: bool = True,  # False: the small files are enough
-) -> tuple[Path, Path]:
-    "The folders of a row's weights and tokenizer for `role`."
+def checkpoint_paths(spec: EncoderSpec, role: str, weights: bool = True) -> tuple[Path, Path]:
+    "The folders of a row's weights and tokenizer for `role`; without `weights` the small files are enough."
     where = f'model {spec.name}'
     tower = spec.tower(role)
     if spec.gguf_file:

@@ -53,12 +53,8 @@ def run_batches(run, batches: list, cores: int) -> list[np.ndarray]:
 class Batches:
     "Runs texts through a model in batches of about equal tokens; what a backend or a reranker has."
 
-    def __init__(
-        self,
-        where: str,  # the model, for messages
-        device: str,
-        limit: int,  # tokens of the longest text
-    ):
+    def __init__(self, where: str, device: str, limit: int):
+        # the model, for messages; tokens of the longest text
         self.where, self.device, self.limit = where, device, limit
         self.budget = 1024 if device == 'cpu' else 65_536  # tokens in a batch, padding included
 
@@ -134,11 +130,8 @@ def run_by_openvino(model, tokenize: Tokens, is_lower: bool, where: str):
     model.forward = forward
 
 # %% ../../nbs/02_encoder/08_local.ipynb #7ab778fc
-def stretches(
-    sizes: list[int],  # tokens of each passage
-    room: int,
-) -> list[tuple[int, int]]:
-    "First and last (exclusive) of the passages that are encoded together."
+def stretches(sizes: list[int], room: int) -> list[tuple[int, int]]:
+    "First and last (exclusive) of the passages, of so many tokens each, that are encoded together."
     found, size = [(0, 0)], 0
     for place, more in enumerate(sizes):
         begins = size and size + more > room

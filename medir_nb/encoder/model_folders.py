@@ -265,15 +265,6 @@ def recorded_fields(
 # %% ../../nbs/02_encoder/04_model_folders.ipynb #9b035ea4
 _SIMILARITIES = {'dot': 'dot', 'cosine': 'cos', 'None': 'cos'}
 
-
-def _document_tower(folder: Path, revision: str) -> dict | None:
-    "In what the tower of documents differs; None for a folder with one tower."
-    if not router_file(folder):
-        return None
-    pooling, _, normalizes = own_modules(folder, 'document')
-    own = {'pooling': pooling, 'normalize': normalizes, 'branch': 'document'}
-    return {'hub': str(folder), 'revision': revision, **own}
-
 # %% ../../nbs/02_encoder/04_model_folders.ipynb #70ce0001
 _TOKEN_MODELS = ('MultiVectorEncoder', 'ColBERT')  # model_type, as the library and as PyLate write it
 
@@ -337,6 +328,11 @@ def folder_spec(
     check(similarity, f'similarity {named!r} is neither dot nor cosine', folder, fix)
     dimensions = kept_dimensions(folder)
     prompts, revision = _prompts(folder, config), revision or folder_fingerprint(folder)
+    document = None  # in what the tower of documents differs
+    if router_file(folder):
+        of_documents, _, own_norm = own_modules(folder, 'document')
+        document = {'hub': str(folder), 'revision': revision, 'pooling': of_documents, 'normalize': own_norm}
+        document['branch'] = 'document'
     spec = EncoderSpec(
         name=str(path),
         hub=str(folder),
@@ -351,7 +347,7 @@ def folder_spec(
         query_template=_template(prompts['query']),
         document_template=_template(prompts['document']),
         prompt_in_pooling=pooling.get('include_prompt', True),
-        document=_document_tower(folder, revision),
+        document=document,
         dimensions=dimensions,
         normalize_before_cut=bool(dimensions and normalizes and similarity == 'dot'),
         label=folder.name,

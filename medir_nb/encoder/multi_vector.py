@@ -112,8 +112,11 @@ class _HalfTokenLayout(_TokenLayout):
 
 LAYOUTS['multi_vector float16'] = _HalfTokenLayout()
 
-# %% ../../nbs/02_encoder/17_multi_vector.ipynb #7909755b
-def token_modules(spec) -> list:
+# %% ../../nbs/02_encoder/17_multi_vector.ipynb #fb7420cb
+_INLINE = r'^linear\.weight$'  # Stanford's projection, which the library reads by itself
+
+
+def _modules_of_tokens(spec) -> list:
     "The transformer of an ordinary encoder, whose tokens keep their vectors, at length 1."
     from sentence_transformers.base.modules import Normalize
     from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
@@ -123,39 +126,16 @@ def token_modules(spec) -> list:
     check(plain, what, f'model {spec.name}', 'leave vectors=tokens out')
     return [tower_model(spec, 'query')[0], MultiVectorMask(), Normalize(module_input_name='token_embeddings')]
 
-# %% ../../nbs/02_encoder/17_multi_vector.ipynb #aa60e2af
-def set_lengths(model, spec):
-    "Have a multi-vector encoder read as many tokens as a row says."
-    body, filled = model[0], model[0].query_expansion
-    body.query_length = None
-    if filled:
-        body.query_expansion = {**filled, 'length': spec.max_query_tokens}
-    body.query_length, body.document_length = None if filled else spec.max_query_tokens, spec.max_document_tokens
-    body.max_seq_length = max(spec.max_query_tokens, spec.max_document_tokens)
 
-
-def check_width(model, spec):
-    "Refuse token vectors of another width than the row says."
-    width = model.get_embedding_dimension()
-    what = f'its token vectors have {width} numbers, its row says {spec.dim}'
-    check(spec.vectors or spec.dim in (0, width), what, f'model {spec.name}', 'correct dim in its row')
-
-# %% ../../nbs/02_encoder/17_multi_vector.ipynb #fb7420cb
-_INLINE = r'^linear\.weight$'  # Stanford's projection, which the library reads by itself
-
-
-def load_multi_vector(
-    spec,
-    device: str | None = None,
-):
-    "The library's `MultiVectorEncoder` of a row, its files checked before."
+def load_multi_vector(spec, device: str | None = None):
+    "The library's `MultiVectorEncoder` of a row, its files checked before, reading as many tokens as the row says."
     import torch
     from sentence_transformers.multi_vector_encoder import MultiVectorEncoder
 
     quiet_libraries()
     where = f'model {spec.name}'
     if spec.vectors:
-        return MultiVectorEncoder(modules=token_modules(spec), device=device).eval()
+        return MultiVectorEncoder(modules=_modules_of_tokens(spec), device=device).eval()
     folder = checkpoint_paths(spec, 'query')[0]
     refuse_remote_code(folder, spec)
     options = {'trust_remote_code': spec.remote_code, 'local_files_only': True}
@@ -164,8 +144,15 @@ def load_multi_vector(
     with boundary('its weights do not load', where, fix, let=(torch.OutOfMemoryError,)), whole:
         weights = {'dtype': getattr(torch, spec.dtype)}
         model = MultiVectorEncoder(str(folder), device=device, model_kwargs=weights, **options)
-    set_lengths(model, spec)
-    check_width(model, spec)
+    body, filled = model[0], model[0].query_expansion
+    body.query_length = None
+    if filled:
+        body.query_expansion = {**filled, 'length': spec.max_query_tokens}
+    body.query_length, body.document_length = None if filled else spec.max_query_tokens, spec.max_document_tokens
+    body.max_seq_length = max(spec.max_query_tokens, spec.max_document_tokens)
+    width = model.get_embedding_dimension()
+    what = f'its token vectors have {width} numbers, its row says {spec.dim}'
+    check(spec.dim in (0, width), what, where, 'correct dim in its row')
     return model.eval()
 
 # %% ../../nbs/02_encoder/17_multi_vector.ipynb #e709905c

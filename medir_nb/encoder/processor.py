@@ -11,26 +11,25 @@ import os
 from pathlib import Path
 from ..core.places import tell_run
 
-# %% ../../nbs/02_encoder/00_processor.ipynb #4de07907
+# %% ../../nbs/02_encoder/00_processor.ipynb #a67613dd
 _SHOWN = {'asimd', 'sve', 'avx2', 'avx512f', 'fphp'}
 _BELOW_AVX512 = {'default', 'avx2', 'sse41', 'avx', 'avx2_vnni'}
 
 
 @functools.cache
 def _offered() -> frozenset:
-    "The names of the processor's vector instructions."
-    try:
+    "The names of the processor's vector instructions, as Linux or torch tells them."
+    if os.path.exists('/proc/cpuinfo'):
         lines = Path('/proc/cpuinfo').read_text().splitlines()
-    except OSError:
-        import torch
+        flags = next((line for line in lines if line.lower().startswith(('flags', 'features'))), ':')
+        return frozenset(flags.split(':')[1].split())
+    import torch
 
-        # torch before 2.13 does not tell: nothing is known, and nothing is changed
-        capabilities = getattr(torch.cpu, 'get_capabilities', dict)()
-        return frozenset(name for name, has in capabilities.items() if has is True)
-    flag_lines = [line for line in lines if line.lower().startswith(('flags', 'features'))]
-    return frozenset(flag_lines[0].split(':')[1].split()) if flag_lines else frozenset()
+    # torch before 2.13 does not tell: nothing is known, and nothing is changed
+    capabilities = getattr(torch.cpu, 'get_capabilities', dict)()
+    return frozenset(name for name, has in capabilities.items() if has is True)
 
-# %% ../../nbs/02_encoder/00_processor.ipynb #a67613dd
+
 def instructions() -> tuple[str, ...]:
     "The processor's vector instructions that matter here, such as avx512_bf16; empty where nobody can tell."
     shown = sorted(name for name in _offered() if name in _SHOWN or name.endswith(('bf16', '_fp16')))
@@ -51,11 +50,8 @@ def on_gpu(device: str | None = None) -> bool:
     return torch.cuda.is_available()
 
 
-def working_dtype(
-    dtype: str,  # that the weights are stored in, or that a row asks for
-    device: str | None = None,  # default: the GPU, else the CPU
-) -> str:
-    "The precision in which weights are computed: float32 on a processor without instructions for a lower one."
+def working_dtype(dtype: str, device: str | None = None) -> str:
+    "The precision in which weights of `dtype` are computed: float32 on a processor without instructions for it."
     if dtype not in _INSTRUCTION or on_gpu(device):
         return dtype
     known = instructions()
@@ -63,11 +59,7 @@ def working_dtype(
     return dtype if is_fast or not known else 'float32'
 
 # %% ../../nbs/02_encoder/00_processor.ipynb #127f3401
-def tell_receipt(
-    subject: str,  # the model
-    execution,  # how it runs
-    dtype: str,  # in which it is computed
-):
-    "Name in the folder of a run how `subject` is computed."
+def tell_receipt(subject: str, execution, dtype: str):
+    "Name in the folder of a run how `subject`, a model, is computed."
     how = {'dtype': dtype, 'execution': str(execution), 'instructions': list(instructions())}
     tell_run('execution.json', subject, how)

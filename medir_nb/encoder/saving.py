@@ -19,46 +19,31 @@ from .loading import load_sentence_transformer
 from .model import Encoder
 
 # %% ../../nbs/02_encoder/16_saving.ipynb #ffd2c363
-def _is_prompt(template: str) -> bool:
-    "Whether a template is a prompt, which names no part of the document, and then the text."
-    before, has_text, behind = template.partition('{text}')
-    return bool(has_text) and not behind and not re.search(r'\{(title|body|json)\}', before)
-
-
 def why_not_carried(spec: EncoderSpec) -> str:
     "Why a sentence-transformers folder cannot say how this model reads a text; empty where it can."
     if spec.environment:
         return 'it runs in an environment of its own'
     if not backend_class(spec).trainable:
         return 'its weights cannot be had'
-    carried = {
-        'query': _is_prompt(spec.query_template),
-        'document': _is_prompt(spec.document_template),
-    }
-    if spec.document_pair_template:
-        carried['document'] = (spec.document_template, spec.document_pair_template) == ('{title}', '{body}')
-    return next((f'its {role} template is no prompt before the text' for role in carried if not carried[role]), '')
+    for role in ROLES:
+        template = getattr(spec, f'{role}_template')
+        before, has_text, behind = template.partition('{text}')
+        is_carried = has_text and not behind and not re.search(r'\{(title|body|json)\}', before)
+        if role == 'document' and spec.document_pair_template:
+            is_carried = (template, spec.document_pair_template) == ('{title}', '{body}')
+        if not is_carried:
+            return f'its {role} template is no prompt before the text'
+    return ''
 
 # %% ../../nbs/02_encoder/16_saving.ipynb #aa9e0090
-def own_marks(tokenizer) -> tuple[list[str], list[str]]:
-    "The tokens that a tokenizer itself puts before and behind a text."
-    bare = tokenizer('a', add_special_tokens=False)['input_ids']
-    whole = tokenizer('a')['input_ids']
-    start = next(i for i in range(len(whole)) if whole[i : i + len(bare)] == bare)
-    convert = tokenizer.convert_ids_to_tokens
-    return convert(whole[:start]), convert(whole[start + len(bare) :])
-
-# %% ../../nbs/02_encoder/16_saving.ipynb #4e20779b
-def surrounded(
-    tokenizer,  # a fast tokenizer; it is changed and returned
-    before: list[str],  # tokens before the ids of a text and the tokenizer's own marks
-    after: list[str],  # tokens behind them
-):
-    "The tokenizer, which from now on puts single tokens around each text."
+def surrounded(tokenizer, before: list[str], after: list[str]):
+    "A fast tokenizer, changed: from now on it puts single tokens around each text and its own marks."
     from tokenizers import processors
 
     if before or after:
-        head, tail = own_marks(tokenizer)
+        bare, whole = tokenizer('a', add_special_tokens=False)['input_ids'], tokenizer('a')['input_ids']
+        start = next(i for i in range(len(whole)) if whole[i : i + len(bare)] == bare)
+        head, tail = map(tokenizer.convert_ids_to_tokens, (whole[:start], whole[start + len(bare) :]))
         template = [*before, *head, '$A', *tail, *after]
         ids = {token: tokenizer.convert_tokens_to_ids(token) for token in template if token != '$A'}
         around = processors.TemplateProcessing(single=template, special_tokens=list(ids.items()))
@@ -87,11 +72,8 @@ def carried_spec(spec: EncoderSpec) -> EncoderSpec:
     return replace(spec, query_brackets=(), document_brackets=(), append_eos=False, document=document)
 
 # %% ../../nbs/02_encoder/16_saving.ipynb #f587efc2
-def tower_model(
-    spec: EncoderSpec,
-    role: str,  # query or document; one tower for both is that of queries
-):
-    "The modules of `role` as a sentence-transformers model whose tokenizer reads as the row says."
+def tower_model(spec: EncoderSpec, role: str):
+    "The modules of `role`, `query` for both, as a sentence-transformers model whose tokenizer reads as the row says."
     model = load_sentence_transformer(spec, role, 'cpu')
     tokenizer = surrounded(model.tokenizer, *reading_tokens(spec.tower(role), model.tokenizer))
     if tokenizer.pad_token is None:
@@ -107,10 +89,7 @@ def tower_model(
     return model
 
 # %% ../../nbs/02_encoder/16_saving.ipynb #295148cb
-def carrying_model(
-    encoder: Encoder,
-    instruction: str | None = None,  # put before queries; the row's default
-):
+def carrying_model(encoder: Encoder, instruction: str | None = None):
     "A sentence-transformers model that reads texts as `encoder` does, through `encode_query` and `encode_document`."
     import sentence_transformers
     from sentence_transformers.base.modules import Router
@@ -128,10 +107,7 @@ def carrying_model(
     return model
 
 # %% ../../nbs/02_encoder/16_saving.ipynb #2a07bd6b
-def save_modules(
-    model,  # a sentence-transformers model
-    folder: str | Path,
-):
+def save_modules(model, folder: str | Path):
     "Save a model; the code that a tower brings stands at the root as well, where transformers looks for it."
     model.save(str(folder), create_model_card=False)
     for file in Path(folder).glob('*/*.py'):

@@ -69,9 +69,11 @@ def asked_vectors(server: Server, body_of, client, texts: list[str]) -> tuple[np
         texts, shortened = [text[: int(len(text) * share_left(complaint, len(text)))]], True
 
 # %% ../../nbs/02_encoder/09_services.ipynb #69b48f68
+@register_backend
 class ServiceBackend(Backend):
-    "An embedding service that speaks the language of OpenAI's `/embeddings`."
+    "An embedding service that speaks the language of OpenAI's `/embeddings`; Voyage's is told the role as well."
 
+    loads = ('openai', 'voyage')
     own_tokenizer = by_role = service = True
     block = 256  # texts between two writes: what a killed run pays twice
 
@@ -83,29 +85,15 @@ class ServiceBackend(Backend):
         self.server = Server(f'model {spec.name}', spec.url, vendor, spec.key_variable, 'MEDIR_EMBEDDING_KEY')
         self.ask = functools.partial(asked_vectors, self.server, self._body)
 
-    def options(self) -> dict:
-        "What a request says besides model and texts."
-        return {}
-
     def _body(self, texts: list[str]) -> dict:
         length = {self.spec.shorter: self.spec.dimensions} if self.spec.dimensions else {}
-        return {'model': self.spec.hub, 'input': texts, **self.options(), **length}
+        voyages = {'input_type': self.role, 'truncation': False}
+        own = voyages if self.spec.load == 'voyage' else {'encoding_format': 'float'}
+        return {'model': self.spec.hub, 'input': texts, **own, **length}
 
     @classmethod
     def check(cls, spec):
         cls(spec, 'query')
-
-    def _dimension(self, parts: list, failed) -> int:
-        "How many numbers the vectors of the answers have, which must be one number; the row's where none came."
-        sizes = sorted({vectors.shape[1] for vectors, _ in parts}) or [self.spec.dimensions or self.spec.dim]
-        what = f'the server answered with vectors of {sizes[0]:,} and of {sizes[-1]:,} numbers'
-        check(len(sizes) == 1, what, self.server.where, _SEE)
-        asked = self.spec.dimensions
-        what = f'the server answered with vectors of {sizes[0]:,} numbers, {asked:,} were asked for'
-        check(not (parts and asked) or sizes[0] == asked, what, self.server.where, _SEE)
-        what = 'how many numbers its vectors have cannot be told from empty texts'
-        check(parts or failed or self.spec.dim, what, self.server.where, 'write dim into its registry row')
-        return sizes[0]
 
     def encode(self, texts: list[str], prompt: str = '') -> Encoded:
         "Vectors of `texts`; token counts are not told by text."
@@ -114,8 +102,15 @@ class ServiceBackend(Backend):
         batches = request_batches(texts, [i for i, text in enumerate(texts) if text.strip()])
         with httpx.Client() as client:
             done, failed = concurrently(lambda batch: self.ask(client, [texts[i] for i in batch]), batches)
-        dimension = self._dimension([part for _, part in done], failed)
-        encoded = only_vectors(np.zeros((len(texts), dimension), np.float32))
+        where, asked = self.server.where, self.spec.dimensions
+        sizes = sorted({vectors.shape[1] for _, (vectors, _) in done}) or [asked or self.spec.dim]
+        what = f'the server answered with vectors of {sizes[0]:,} and of {sizes[-1]:,} numbers'
+        check(len(sizes) == 1, what, where, _SEE)
+        what = f'the server answered with vectors of {sizes[0]:,} numbers, {asked:,} were asked for'
+        check(not (done and asked) or sizes[0] == asked, what, where, _SEE)
+        what = 'how many numbers its vectors have cannot be told from empty texts'
+        check(done or failed or self.spec.dim, what, where, 'write dim into its registry row')
+        encoded = only_vectors(np.zeros((len(texts), sizes[0]), np.float32))
         for number, (vectors, shortened) in done:
             encoded.vectors[batches[number]] = vectors
             encoded.truncated[batches[number]] = shortened
@@ -124,26 +119,6 @@ class ServiceBackend(Backend):
             failed.partial = arrived, Encoded(*(field[arrived] for field in encoded))
             raise failed
         return encoded
-
-# %% ../../nbs/02_encoder/09_services.ipynb #9b4125db
-@register_backend
-class OpenAIBackend(ServiceBackend):
-    "OpenAI's embeddings, and every server that speaks their language."
-
-    loads = ('openai',)
-
-    def options(self) -> dict:
-        return {'encoding_format': 'float'}
-
-
-@register_backend
-class VoyageBackend(ServiceBackend):
-    "Voyage's embeddings, which are told the role."
-
-    loads = ('voyage',)
-
-    def options(self) -> dict:
-        return {'input_type': self.role, 'truncation': False}
 
 # %% ../../nbs/02_encoder/09_services.ipynb #2b995d63
 def object_name(model) -> str:

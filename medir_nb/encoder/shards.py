@@ -90,7 +90,7 @@ def _sizes(slices: list[Slice]) -> dict[str, int]:
 def _check_plan(plan: dict, wanted: dict, place: str):
     "Refuse a store of something else."
     for name, what in (('source', 'corpus'), ('key', 'contract of an encoder'), ('size', 'size of shards')):
-        shown = [value if name != 'key' else value[:12] for value in (plan.get(name), wanted[name])]
+        shown = [str(value)[:12] if name == 'key' else value for value in (plan.get(name), wanted[name])]
         line = f'the store has another {what}: {shown[0]}, not {shown[1]}'
         check(plan.get(name) == wanted[name], line, place, 'name another folder with --to, or the same as before')
     now = _sizes([Slice(*each) for each in plan['slices']])
@@ -133,18 +133,6 @@ def _is_written(path: Path, key: str, keys: np.ndarray, layout) -> bool:
         note(f'{path}: {e}; its texts are encoded again')
         return False
 
-# %% ../../nbs/02_encoder/20_shards.ipynb #6e9312d0
-def _blocks_of(store: ShardStore, encoder: Encoder, number: int):
-    "For each block of a shard its file, ids, texts (title, body) and their hashes."
-    rows = slice_texts(store.slices[number], store.plan['columns'])
-    for block in itertools.count():
-        part = list(itertools.islice(rows, _BLOCK))
-        if not part:
-            return
-        texts = [(title, body) for _, title, body in part]
-        keys = text_keys(encoder.render(texts, 'document', store.plan['instruction']))
-        yield store.folder(number) / f'block-{block:06d}.safetensors', [str(row[0]) for row in part], texts, keys
-
 # %% ../../nbs/02_encoder/20_shards.ipynb #cac036d5
 def encode_shard(
     place: str,  # of a store that is begun
@@ -158,7 +146,11 @@ def encode_shard(
         return {**about, 'encoded': 0}
     encoder, files, met = Encoder(model, device=device), [], {'texts': 0, 'encoded': 0}
     key, layout, hashes = encoder.pin().vector_key('document'), layout_of(encoder.spec), []
-    for path, ids, texts, keys in _blocks_of(store, encoder, number):
+    rows = slice_texts(store.slices[number], store.plan['columns'])
+    for block, part in enumerate(iter(lambda: list(itertools.islice(rows, _BLOCK)), [])):
+        ids, texts = [str(row[0]) for row in part], [(title, body) for _, title, body in part]
+        keys = text_keys(encoder.render(texts, 'document', store.plan['instruction']))
+        path = store.folder(number) / f'block-{block:06d}.safetensors'
         if not _is_written(path, key, keys, layout):
             encoded = encoded_rows(encoder, texts, ids, 'document', store.plan['instruction'])
             write_block(path, key, keys, encoded, layout, {'ids': json.dumps(ids)})
@@ -178,13 +170,10 @@ def encode_shard(
 # %% ../../nbs/02_encoder/20_shards.ipynb #6fbb0c36
 def count_shards(store: ShardStore) -> pd.DataFrame:
     "Texts by shard: expected (none for a file that only its reader can count), found and missing."
-    rows = []
-    for number, part in enumerate(store.slices):
-        found = store.done(number).get('texts')
-        expected = part.texts if part.texts is not None else found
-        missing = pd.NA if expected is None else expected - (found or 0)
-        rows.append({'shard': number, 'expected': expected, 'found': found or 0, 'missing': missing})
-    return pd.DataFrame(rows).astype({'expected': 'Int64', 'missing': 'Int64'})
+    counts = pd.DataFrame({'shard': range(len(store.slices)), 'expected': [part.texts for part in store.slices]})
+    found = pd.Series([store.done(number).get('texts') for number in counts.shard], dtype='Int64')
+    counts['expected'], counts['found'] = counts.expected.astype('Int64').fillna(found), found.fillna(0).astype(int)
+    return counts.assign(missing=counts.expected - counts.found)
 
 
 def check_whole(store: ShardStore, numbers) -> str:
@@ -202,27 +191,21 @@ def check_whole(store: ShardStore, numbers) -> str:
 # %% ../../nbs/02_encoder/20_shards.ipynb #537f7b1d
 def shard_vectors(store: ShardStore, encoder: Encoder, numbers) -> tuple[Vectors, list[str]]:
     "The vectors of shards, and the ids of their texts."
-    key, layout = encoder.pin().vector_key('document'), layout_of(encoder.spec)
-    opened = []
-    for number in numbers:
-        texts, before = store.done(number).get('texts', 0), sum(len(block[2]) for block in opened)
-        opened += [_opened(path, key, layout) for path in store.blocks(number)]
-        whole = texts == sum(len(block[2]) for block in opened) - before
-        check(whole, f'shard {number} is not whole', store.place, 'encode it: run the same `medir encode` again')
-    small = {
-        name: np.concatenate([np.empty(0, int), *(s[name] for _, s, _ in opened)]) for name in ('tokens', 'truncated')
-    }
-    rows = np.arange(len(small['tokens']))
-    stats = {'encoded': 0, 'cached': len(rows)}
-    vectors = Vectors([block for block, *_ in opened], rows, small['tokens'], small['truncated'], stats, layout)
-    return vectors, [doc_id for *_, ids in opened for doc_id in ids]
-
-# %% ../../nbs/02_encoder/20_shards.ipynb #4f9c1b1d
-def _opened(path: Path, key: str, layout) -> tuple:
-    "The vectors of a block, its small arrays, and its ids."
     from safetensors import safe_open
 
-    with boundary('this block cannot be read', path, 'remove it, and run the same `medir encode` again'):
-        vectors, small = read_block(path, key, layout)
-        with safe_open(path, 'numpy') as block:
-            return vectors, small, json.loads(block.metadata()['ids'])
+    key, layout = encoder.pin().vector_key('document'), layout_of(encoder.spec)
+    blocks, ids, small = [], [], {'tokens': [np.empty(0, int)], 'truncated': [np.empty(0, int)]}
+    fix = 'remove it, and run the same `medir encode` again'
+    for number in numbers:
+        expected = len(ids) + store.done(number).get('texts', 0)
+        for path in store.blocks(number):
+            with boundary('this block cannot be read', path, fix), safe_open(path, 'numpy') as block:
+                vectors, arrays = read_block(path, key, layout)
+                ids += json.loads(block.metadata()['ids'])
+            blocks.append(vectors)
+            for name, parts in small.items():
+                parts.append(arrays[name])
+        whole = len(ids) == expected
+        check(whole, f'shard {number} is not whole', store.place, 'encode it: run the same `medir encode` again')
+    stats = {'encoded': 0, 'cached': len(ids)}
+    return Vectors(blocks, np.arange(len(ids)), *map(np.concatenate, small.values()), stats, layout), ids

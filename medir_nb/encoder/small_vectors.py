@@ -14,12 +14,8 @@ from .store import LAYOUTS, Layout, array_vectors
 class Codes:
     "Vectors in a form of fewer bytes; a slice or an array of positions gives the same of some of them."
 
-    def __init__(
-        self,
-        codes: np.ndarray,  # a row a vector
-        beside: np.ndarray,  # what they are read by
-        width: int,  # numbers of a vector
-    ):
+    def __init__(self, codes: np.ndarray, beside: np.ndarray, width: int):
+        # a row a vector, what they are read by, and the numbers of a vector
         self.codes, self.beside, self.shape = codes, beside, (len(codes), width)
 
     def __len__(self):
@@ -30,17 +26,9 @@ class Codes:
 
 # %% ../../nbs/02_encoder/14_small_vectors.ipynb #e53a04e9
 class _SmallLayout(Layout):
-    "Vectors that are kept as codes and read as float32."
+    "Vectors that are kept as codes, the arrays of `coded(vectors)`, and read as float32, by `floats(codes)`."
 
     in_blocks = True
-
-    def coded(self, vectors: np.ndarray) -> dict:
-        "The arrays of a block for vectors (n, dim)."
-        raise NotImplementedError
-
-    def floats(self, codes: Codes) -> np.ndarray:
-        "The vectors (n, dim) that codes stand for."
-        raise NotImplementedError
 
     def arrays(self, vectors) -> dict:
         if isinstance(vectors, Codes):

@@ -15,15 +15,6 @@ from .model import Encoder
 from .model_folders import WEIGH, tower_modules
 from .model_row import ROLES
 
-# %% ../../nbs/02_encoder/18_sparse.ipynb #014bcf20
-def check_head(folder, where: str):
-    "Refuse a checkpoint that has nothing to weigh words with."
-    kinds = {module['type'].rpartition('.')[2] for role in ROLES for module in tower_modules(folder, role)}
-    heads = json_mapping(folder / 'config.json').get('architectures') or []
-    has_head = bool(kinds & set(WEIGH)) if kinds else any(str(head).endswith('ForMaskedLM') for head in heads)
-    what = 'it has no masked-language head, which would weigh the words of its vocabulary'
-    check(has_head, what, where, 'name a model that SparseEncoder saved, or train one (task: splade)')
-
 # %% ../../nbs/02_encoder/18_sparse.ipynb #0c461ba6
 @register_backend
 class _SparseBackend(FolderBackend):
@@ -34,7 +25,12 @@ class _SparseBackend(FolderBackend):
 
     @classmethod
     def check_folder(cls, folder, spec):
-        check_head(folder, f'model {spec.name}')
+        kinds = {module['type'].rpartition('.')[2] for role in ROLES for module in tower_modules(folder, role)}
+        heads = json_mapping(folder / 'config.json').get('architectures') or []
+        has_head = bool(kinds & set(WEIGH)) if kinds else any(str(head).endswith('ForMaskedLM') for head in heads)
+        what = 'it has no masked-language head, which would weigh the words of its vocabulary'
+        fix = 'name a model that SparseEncoder saved, or train one (task: splade)'
+        check(has_head, what, f'model {spec.name}', fix)
 
     def _forward(self, ids: list, segments: list | None, prompt_tokens: int):
         import torch

@@ -48,20 +48,14 @@ class Tokens:
         # whether the tokenizer leaves room for the end token to be appended
         self.added = int(self.ends and tokenizer('')['input_ids'][-1:] != [tokenizer.eos_token_id])
 
-    def _tokenized(self, texts: list[str]):
-        "What the tokenizer makes of texts, or of pairs of them, in the room that is left."
-        room = self.limit - self.added - len(self.brackets)
-        columns = [list(texts)]
+    def __call__(self, texts: list[str]) -> tuple[list[list[int]], list | None, np.ndarray]:
+        "Token ids with special tokens, their segments (or None), and whether a text was truncated."
+        columns, eos = [list(texts)], self.tokenizer.eos_token_id
         if self.pair:
             parts = [text.partition(SEGMENT) for text in texts]
             columns = [[first for first, _, _ in parts], [second for _, _, second in parts]]
-        rule = {'truncation': True, 'max_length': room, 'padding': False, 'return_attention_mask': False}
-        rule |= {'add_special_tokens': self.marked}
-        return self.tokenizer(*columns, **rule)
-
-    def __call__(self, texts: list[str]) -> tuple[list[list[int]], list | None, np.ndarray]:
-        "Token ids with special tokens, their segments (or None), and whether a text was truncated."
-        output, eos = self._tokenized(texts), self.tokenizer.eos_token_id
+        rule = {'max_length': self.limit - self.added - len(self.brackets), 'add_special_tokens': self.marked}
+        output = self.tokenizer(*columns, truncation=True, padding=False, return_attention_mask=False, **rule)
         ids = output['input_ids']
         truncated = np.array([bool(encoding.overflowing) for encoding in output.encodings])
         if self.brackets:

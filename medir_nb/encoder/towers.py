@@ -22,39 +22,12 @@ from .saving import carried_spec, tower_model, why_not_carried
 KEPT_LAYERS = ('first', 'spread')
 
 
-def layer_numbers(
-    layers: int,  # that a model has
-    kept: int,  # that stay
-    which: str = 'first',  # first (KALE) | spread
-) -> list[int]:
-    "The numbers of the layers that stay, from 0."
+def layer_numbers(layers: int, kept: int, which: str = 'first') -> list[int]:
+    "The numbers of the `kept` of so many layers that stay, from 0: the first (KALE), or spread over all."
     check(which in KEPT_LAYERS, f'unknown choice of layers {which!r}', 'layers', nearest(which, KEPT_LAYERS))
     if which == 'first':
         return list(range(kept))
-    between = max(1, kept - 1)
-    return [round(place * (layers - 1) / between) for place in range(kept)]
-
-# %% ../../nbs/02_encoder/19_towers.ipynb #65056808
-def _layer_list(body, layers: int, where: str) -> tuple:
-    "The module that holds the list of layers, and the list's name there."
-    import torch
-
-    found = [
-        (parent, name)
-        for parent in body.modules()
-        for name, child in parent.named_children()
-        if isinstance(child, torch.nn.ModuleList) and len(child) == layers
-    ]
-    check(len(found) == 1, f'its {layers} layers stand in no list that could be cut', where, 'name another model')
-    return found[0]
-
-# %% ../../nbs/02_encoder/19_towers.ipynb #ac306fae
-def _renumbered(layer, number: int):
-    "A layer that knows its new place, by which decoders look up what they keep of a text."
-    for module in layer.modules():
-        if hasattr(module, 'layer_idx'):
-            module.layer_idx = number
-    return layer
+    return [round(place * (layers - 1) / max(1, kept - 1)) for place in range(kept)]
 
 # %% ../../nbs/02_encoder/19_towers.ipynb #8f7d7e12
 def keep_layers(
@@ -69,9 +42,21 @@ def keep_layers(
     config = body.config
     layers = getattr(config, 'num_hidden_layers', 0) or 0
     check(1 <= kept <= layers, f'{kept} of {layers} layers cannot be kept', where, f'write 1 to {layers}')
-    parent, name = _layer_list(body, layers, where)
+    lists = [
+        (parent, name, child)
+        for parent in body.modules()
+        for name, child in parent.named_children()
+        if isinstance(child, torch.nn.ModuleList) and len(child) == layers
+    ]
+    check(len(lists) == 1, f'its {layers} layers stand in no list that could be cut', where, 'name another model')
+    parent, name, whole = lists[0]
     numbers = layer_numbers(layers, kept, which)
-    setattr(parent, name, torch.nn.ModuleList(_renumbered(getattr(parent, name)[n], i) for i, n in enumerate(numbers)))
+    left = torch.nn.ModuleList(whole[number] for number in numbers)
+    for place, layer in enumerate(left):
+        for module in layer.modules():
+            if hasattr(module, 'layer_idx'):
+                module.layer_idx = place  # by which decoders look up what they keep of a text
+    setattr(parent, name, left)
     if getattr(config, 'layer_types', None):
         config.layer_types = [config.layer_types[number] for number in numbers]
     config.num_hidden_layers = kept
@@ -90,12 +75,8 @@ def is_cut(module) -> bool:
     return shorter and torch.equal(weight.detach().cpu().float(), torch.eye(*weight.shape))
 
 # %% ../../nbs/02_encoder/19_towers.ipynb #4d1c01c8
-def of_length(
-    modules: list,  # of a sentence-transformers model
-    length: int,  # of its vectors from now on: shorter ones are cut, longer ones projected
-    cut: str = 'truncate-normalise',  # or normalise-truncate, as the released code does
-) -> list:
-    "The modules, whose vectors have another length; unit vectors in the first order of cutting."
+def of_length(modules: list, length: int, cut: str = 'truncate-normalise') -> list:
+    "The modules of a model, whose vectors get another length: longer ones are cut, shorter ones projected."
     from sentence_transformers.base.modules import Normalize
 
     check(cut in CUTS, f'unknown order {cut!r}', 'cut', nearest(cut, CUTS))
@@ -187,17 +168,13 @@ def joined_towers(
     return model
 
 # %% ../../nbs/02_encoder/19_towers.ipynb #9d998701
-def pair_similarity(
-    model,  # of `joined_towers`
-) -> str:
-    "cos, or dot where documents are cut after they were normalised and stay as long as they are."
+def pair_similarity(model) -> str:
+    "Of `joined_towers`: cos, or dot where documents are cut after they were normalised and stay as long as they are."
     return 'dot' if is_cut(modules_of_role(model, 'document')[-1]) else 'cos'
 
 # %% ../../nbs/02_encoder/19_towers.ipynb #d2265f04
-def query_side(
-    model,  # a sentence-transformers model with a router
-):
-    "The query tower alone, as a sentence-transformers model; it shares the weights of `model`."
+def query_side(model):
+    "The query tower of a model with a router alone, as a sentence-transformers model; it shares the weights."
     from sentence_transformers import SentenceTransformer
 
     alone = SentenceTransformer(modules=modules_of_role(model, 'query'), device=str(model.device))

@@ -39,13 +39,8 @@ class Batches:
         return [done[i] for i in range(len(sizes))]
 
 # %% ../../nbs/02_encoder/01_worker.ipynb #8c0c0b8a
-def pooled(
-    hidden,  # texts x positions x dimensions
-    mask,  # texts x positions; 1 where a token stands
-    pooling,  # cls | mean | weightedmean | lasttoken
-    skip=0,  # tokens of the prompt, which a mean leaves out
-):
-    "One vector a text of the hidden states of a batch, in float32."
+def pooled(hidden, mask, pooling, skip=0):
+    "One vector a text of a batch's hidden states, in float32; a mean leaves out `skip` tokens of the prompt."
     import torch
 
     hidden, weight = hidden.float(), mask.float()
@@ -98,7 +93,6 @@ class Checkpoint:
 
         transformers.logging.set_verbosity_error()
         self.device = settings['device'] or ('cuda' if torch.cuda.is_available() else 'cpu')
-        self.versions = {'transformers': transformers.__version__, 'torch': torch.__version__}
         code = {'trust_remote_code': True} if settings['remote_code'] else {}
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(settings['tokenizer'], **code)
         # `torch_dtype` is the name that transformers 4 and 5 both take
@@ -355,7 +349,7 @@ def answer(request, model, tell):
         settings = request['settings']
         model = Writer(settings) if settings['load'] == 'writer' else Model(settings)
         loaded = model.checkpoint
-        tell(device=loaded.device, versions=loaded.versions, tensors=loaded.tensors)
+        tell(device=loaded.device, tensors=loaded.tensors)
     elif 'requests' in request:
         tell(written=model.write(request['requests'], lambda n: tell(done=n)))
     else:

@@ -1,10 +1,7 @@
 """Run by the tests as a process of its own, with HF_ENDPOINT set: loads rows of the registries and says in a JSON line each what came out."""
 
-import json
-import sys
-
+import json, sys
 import numpy as np
-
 from medir_nb.core import MedirError
 
 TEXTS = [

@@ -1,11 +1,7 @@
 """A small data set in the row's own layout for every task and corpus that the Hub holds."""
 
-import json
-import random
-import shutil
-import subprocess
+import json, random, shutil, subprocess
 from pathlib import Path
-
 from conftest import DOCUMENTS, table, write_lines
 from hub.server import Repository
 from medir_nb.core import registry

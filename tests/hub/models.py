@@ -1,13 +1,8 @@
 """For every row of models.yaml, llms.yaml and rerankers.yaml a tiny random model of the row's own architecture, as its repository has it."""
 
-import collections
-import json
-import math
-import string
-import zlib
+import collections, json, math, string, zlib
 from dataclasses import dataclass
 from pathlib import Path
-
 from hub.data import SENTENCES, carded
 from hub.server import Repository
 from medir_nb.core import registry
@@ -305,9 +300,8 @@ def sparse_files(row, hub):
             write_json(folder / 'modules.json', modules)
             return
         write_json(folder / 'document_1_SpladePooling' / 'config.json', told)
-        write_json(
-            folder / 'modules.json', [dict(idx=0, name='0', path='', type='sentence_transformers.models.Router')]
-        )
+        router = dict(idx=0, name='0', path='', type='sentence_transformers.models.Router')
+        write_json(folder / 'modules.json', [router])
         table = folder / 'query_0_SparseStaticEmbedding'
         write_json(table / 'config.json', {'frozen': False})
         save_tokenizer(row['architecture'], table, limit)
@@ -411,25 +405,14 @@ def pylate_modules(folder, row, weight, marks):
     kinds = {'': 'sentence_transformers.models.Transformer', '1_Dense': 'pylate.models.Dense.Dense'}
     modules = [dict(idx=i, name=str(i), path=path, type=kind) for i, (path, kind) in enumerate(kinds.items())]
     write_json(folder / 'modules.json', modules)
-    write_json(
-        folder / 'sentence_bert_config.json', {'max_seq_length': row['max_document_tokens'] - 1, 'do_lower_case': False}
-    )
-    told = {
-        'model_type': 'ColBERT',
-        'query_prefix': marks[0],
-        'document_prefix': marks[1],
-        'similarity_fn_name': 'MaxSim',
-    }
+    longest = row['max_document_tokens'] - 1
+    write_json(folder / 'sentence_bert_config.json', {'max_seq_length': longest, 'do_lower_case': False})
+    told = {'__version__': {'sentence_transformers': '4.0.2'}, 'prompts': {}, 'model_type': 'ColBERT'}
+    told |= {'query_prefix': marks[0], 'document_prefix': marks[1], 'similarity_fn_name': 'MaxSim'}
     told |= {f'{role}_length': row[f'max_{role}_tokens'] for role in ('query', 'document')}
-    told |= {
-        'attend_to_expansion_tokens': False,
-        'do_query_expansion': True,
-        'skiplist_words': list(string.punctuation),
-    }
-    write_json(
-        folder / 'config_sentence_transformers.json',
-        {'__version__': {'sentence_transformers': '4.0.2'}, 'prompts': {}, **told},
-    )
+    told |= {'attend_to_expansion_tokens': False, 'do_query_expansion': True}
+    told['skiplist_words'] = list(string.punctuation)
+    write_json(folder / 'config_sentence_transformers.json', told)
     dense = dict(in_features=HIDDEN, out_features=len(weight), bias=False, use_residual=False)
     write_json(folder / '1_Dense' / 'config.json', {**dense, 'activation_function': 'torch.nn.modules.linear.Identity'})
     save_file({'linear.weight': weight}, folder / '1_Dense' / 'model.safetensors')
@@ -443,14 +426,8 @@ def adapter_files(base_hub, architecture, limit, hub, scores=False):
         from peft import LoraConfig, get_peft_model
 
         targets = 'q_proj k_proj v_proj o_proj down_proj up_proj gate_proj'.split()
-        lora = LoraConfig(
-            r=4,
-            lora_alpha=8,
-            task_type='SEQ_CLS' if scores else 'FEATURE_EXTRACTION',
-            init_lora_weights=False,
-            target_modules=targets,
-            base_model_name_or_path=base_hub,
-        )
+        told = {'task_type': 'SEQ_CLS' if scores else 'FEATURE_EXTRACTION', 'base_model_name_or_path': base_hub}
+        lora = LoraConfig(r=4, lora_alpha=8, init_lora_weights=False, target_modules=targets, **told)
         kind = 'AutoModelForSequenceClassification' if scores else 'AutoModel'
         model = make_model(architecture, base_hub, limit, kind, **({'num_labels': 1} if scores else {}))
         with torch.random.fork_rng(devices=[]):
@@ -670,10 +647,9 @@ def model_repositories(models=None, llms=None, rerankers=None):
     "A repository for each Hub id of the rows (those of the registries unless given), at the commits that they name."
     # the libraries are imported before anybody waits for an answer
     make_model('bert', 'warm', 8)
-    given = (models, llms, rerankers)
-    models, llms, rerankers = (
-        registry(name) if rows is None else rows for name, rows in zip(('models', 'llms', 'rerankers'), given)
-    )
+    models = registry('models') if models is None else models
+    llms = registry('llms') if llms is None else llms
+    rerankers = registry('rerankers') if rerankers is None else rerankers
     found, commits = {}, {}
 
     def add(named, build):

@@ -1,14 +1,6 @@
 """A small server that speaks the Hub's endpoints: what huggingface_hub and datasets ask when HF_ENDPOINT names it."""
 
-import collections
-import contextlib
-import hashlib
-import http.server
-import json
-import re
-import socket
-import threading
-import time
+import collections, contextlib, hashlib, http.server, json, re, socket, threading, time
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -34,15 +26,10 @@ class File:
     "A file of a repository with the hashes that the Hub tells."
 
     def __init__(self, path):
-        self.path = path
-        self.data = path.read_bytes()
+        self.path, self.data, self.large = path, path.read_bytes(), path.suffix in LARGE
         self.blob = hashlib.sha1(b'blob %d\0' % len(self.data) + self.data).hexdigest()
         self.sha256 = hashlib.sha256(self.data).hexdigest()
-        self.large = path.suffix in LARGE
-
-    @property
-    def etag(self):
-        return self.sha256 if self.large else self.blob
+        self.etag = self.sha256 if self.large else self.blob
 
 
 PARQUET = 'refs/convert/parquet'  # where the Hub keeps its own copy of a data set
@@ -51,14 +38,10 @@ PARQUET = 'refs/convert/parquet'  # where the Hub keeps its own copy of a data s
 class Repository:
     "A model or data set: `build(folder)` writes its files on the first request; each of `commits` serves them, `main` is the first."
 
-    def __init__(self, kind, id, build, commits=(), card=None):
-        self.kind = kind
-        self.id = id
-        self.build = build
+    def __init__(self, kind, id, build, commits=()):
+        self.kind, self.id, self.build, self.faults = kind, id, build, Faults()
         self.commits = list(commits) or [hashlib.sha1(f'{kind}/{id}'.encode()).hexdigest()]
-        self.faults = Faults()
-        self._files = None
-        self._lock = threading.Lock()
+        self._files, self._lock = None, threading.Lock()
 
     def commit(self, revision):
         "The commit that `revision` names or begins, or None; the Hub's Parquet copy is the last of them."
@@ -91,8 +74,7 @@ class Refused(Exception):
 
     def __init__(self, status, code, message):
         super().__init__(message)
-        self.status = status
-        self.code = code
+        self.status, self.code = status, code
 
 
 class Hub:
@@ -100,11 +82,9 @@ class Hub:
 
     def __init__(self, repositories, store):
         self.repositories = {(r.kind, r.id): r for r in repositories}
-        self.store = Path(store)
-        self.asked = []
+        self.store, self.asked = Path(store), []
         self.silent = False  # accepts and never answers
-        self._log = threading.Lock()
-        self._stop = threading.Event()
+        self._log, self._stop = threading.Lock(), threading.Event()
         self.server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), type('Handler', (Handler,), {'hub': self}))
         self.server.daemon_threads = True
         self.url = f'http://127.0.0.1:{self.server.server_port}'
@@ -155,11 +135,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
     def do_GET(self):
-        self._answer()
-
-    do_HEAD = do_POST = do_GET
-
-    def _answer(self):
         url = urlsplit(self.path)
         body = self.rfile.read(int(self.headers.get('content-length') or 0))
         self.note = (None, None, None, unquote(url.path))
@@ -175,6 +150,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.close_connection = True
         finally:
             self.hub.log(self.command, *self.note, self.status)
+
+    do_HEAD = do_POST = do_GET
 
     def _route(self, path, query, form):
         if path.startswith('/-/large/'):

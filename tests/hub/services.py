@@ -1,14 +1,8 @@
 """Services on loopback for the rows that are services: embeddings and chat, in the manner of conftest's Fake."""
 
-import json
-import os
-import re
-import sys
-import zlib
+import json, os, re, sys, zlib
 from pathlib import Path
-
 import numpy as np
-
 from conftest import Fake, chat_answer
 
 TESTS = Path(__file__).parents[1]
@@ -22,10 +16,8 @@ def embed(body):
         words = [*text.lower().split(), body.get('input_type', '')]
         return np.sum([np.random.default_rng(zlib.crc32(w.encode())).normal(size=16) for w in words], axis=0).tolist()
 
-    return {
-        'data': [{'index': i, 'embedding': vector(t)} for i, t in enumerate(body['input'])],
-        'usage': {'total_tokens': 1},
-    }
+    data = [{'index': i, 'embedding': vector(t)} for i, t in enumerate(body['input'])]
+    return {'data': data, 'usage': {'total_tokens': 1}}
 
 
 # what a step of CMIRB's recipe is answered, by the key that its prompt asks for; the text stands last

@@ -193,7 +193,7 @@ def settings_and_others(fields: list[Field], is_setting) -> tuple[list[tuple], s
 
 def encoder_tables() -> dict[str, str]:
     "What an expression may say of an encoder, and what its row alone says."
-    of_row = ('EncoderRow', 'SearchedRow')
+    of_row = ('EncoderRow', 'EncoderSpec')
     fields = [field for name in of_row for field in commented_fields('medir_nb.encoder.model_row', name)]
     rows, others = settings_and_others(fields, lambda field: field.kind in IN_A_LINE)
     return {'encoder': table(SETTING, rows), 'encoder_row': others}
