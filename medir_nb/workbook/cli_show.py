@@ -105,10 +105,10 @@ def models_command(wide: Wide = False, rows: JsonRows = False):
     from medir_nb.generator.llm_rows import llms_table
     from medir_nb.retrieval.reranker_model import reranker_runs, rerankers_table
 
-    tables = {'encoders': models_table(), 'rerankers': rerankers_table()}
-    tables['rerankers']['runs'] = tables['rerankers'].reranker.map(reranker_runs)
-    llms = llms_table()[['llm', 'hub', 'backend', 'context', 'licence', 'tried']]
-    tables['llms'] = llms.assign(runs=[LLM(name).runs() for name in llms.llm])
+    rerankers, llms = rerankers_table(), llms_table()[['llm', 'hub', 'backend', 'context', 'licence', 'tried']]
+    rerankers = rerankers.assign(runs=rerankers.reranker.map(reranker_runs))
+    llms = llms.assign(runs=[LLM(name).runs() for name in llms.llm])
+    tables = {'encoders': models_table(), 'rerankers': rerankers, 'llms': llms}
     _show_catalogue(tables, wide, rows)
     room, kind = memory_here()
     no_gpu = '' if kind == 'GPU memory' else ' and no GPU'
