@@ -48,6 +48,8 @@ def _read_documents(source: str, lang: str | None, below: Path | None = None, in
         return task
     corpus, lost = Index(index).corpus, []
     gone = {*corpus.ids} - {*task.corpus.ids}
+    if not gone:
+        return task
     sources = {f'{source}/' for doc_id in gone if (source := metadata_of(corpus, doc_id).get('source'))}
     files = [left['file'] for left in met.unreadable] + [name for names in met.not_read.values() for name in names]
     for file in files:
