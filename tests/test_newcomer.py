@@ -2,13 +2,12 @@
 
 import json
 
-import pandas as pd
 import pytest
 
-from conftest import DOCUMENTS, QRELS, QUERIES, TASK_ROW, write_beir, write_lines
+from conftest import DOCUMENTS, QUERIES, TASK_ROW, write_beir, write_lines
 from medir_nb import data
 from medir_nb.core import MedirError
-from medir_nb.data import limit_task, load_task, task_from_frames
+from medir_nb.data import limit_task, load_task
 from medir_nb.evaluator import evaluate
 
 
@@ -43,10 +42,6 @@ def test_titles_are_read_on_request(titled, capfd):
     assert limit_task(task, 8).queries.text('q1') == 'Metformin drugs after a heart attack'
     assert not capfd.readouterr().err
     assert evaluate(titled, 'bm25', query_titles=True).mean('nDCG@10') != evaluate(titled, 'bm25').mean('nDCG@10')
-    named = {'columns': ['id', 'title', 'text']}
-    frames = [pd.DataFrame(DOCUMENTS, **named), pd.DataFrame([('q1', 'Gout', 'toe')], **named)]
-    frames.append(pd.DataFrame(QRELS[:3], columns=['query_id', 'doc_id', 'relevance']))
-    assert [task_from_frames(*frames, query_titles=t).queries.texts() for t in (False, True)] == [['toe'], ['Gout toe']]
 
 
 def test_a_registry_row_says_that_its_queries_are_titled_texts(titled, own_registry, monkeypatch):

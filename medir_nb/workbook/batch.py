@@ -21,16 +21,13 @@ from ..core.places import follows_home, home
 from ..core.settings import read_yaml
 from ..core.console import note, progress
 from .find import find_notebook, workbook_root
+from .declared import Strict
 from .parameters import resolve_parameters
 from .keys import made_checkpoints, missing_results, words_in
 from .trainings import obstacles
 
 # %% ../../nbs/11_workbook/09_batch.ipynb #3c375684
-class _Strict(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(extra='forbid', strict=True)
-
-
-class _Run(_Strict):
+class _Run(Strict):
     notebook: str
     preset: str | None = None
     parameters: dict | None = None
@@ -40,7 +37,7 @@ class _Run(_Strict):
     collects: bool = False  # a page on what the runs before it left, whichever of them finished
 
 
-class _Runs(_Strict):
+class _Runs(Strict):
     workers: int = 1
     engine: str = 'local'
     hours: pydantic.PositiveFloat | None = None  # once its runs took so long, no other is started

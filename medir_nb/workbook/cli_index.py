@@ -48,10 +48,12 @@ def _read_documents(source: str, lang: str | None, below: Path | None = None, in
         return task
     corpus, lost = Index(index).corpus, []
     gone = {*corpus.ids} - {*task.corpus.ids}
-    sources = {f'{source}/' for doc_id in gone if (source := metadata_of(corpus, doc_id).get('source'))}
+    if not gone:
+        return task
+    sources = {metadata_of(corpus, doc_id).get('source') for doc_id in gone} - {None, ''}
     files = [left['file'] for left in met.unreadable] + [name for names in met.not_read.values() for name in names]
     for file in files:
-        is_known = any(source.startswith(f'{file}/') for source in sources) or without_spaces(file) in gone
+        is_known = any(f'{name}/'.startswith(f'{file}/') for name in sources) or without_spaces(file) in gone
         if is_known or (not sources and not holds_one_document(file)):
             lost.append(file)
     root = below or Path(source)

@@ -54,21 +54,22 @@ def coverage_command(
 ):
     "The published cells of a paper: measured here or not, and what it would take to measure them."
     with waiting('coverage'):
-        from medir_nb.workbook import coverages
+        from medir_nb.workbook.coverages import coverage, coverage_reasons, coverage_source, coverage_table
+        from medir_nb.workbook.coverages import MOST_HOURS, runnable
 
-        cells = coverages.runnable(paper) if is_runnable else coverages.coverage(paper)
-        reasons = None if is_runnable else coverages.coverage_reasons(paper)
+        cells = runnable(paper) if is_runnable else coverage(paper)
+        reasons = None if is_runnable else coverage_reasons(paper)
     if not is_runnable:
-        counts = cells if rows else coverages.coverage_table(cells)
+        counts = cells if rows else coverage_table(cells)
         _show_catalogue({'coverage': counts, 'reasons': reasons}, wide, rows)
-        note(coverages.coverage_source())
+        note(coverage_source())
         return
     reached, left = cells[cells.why == ''].drop(columns='why'), cells[cells.why != '']
     measured = reached.verdict.notna().sum()
     reached = reached if rows else reached.assign(hours=reached.hours.map('{:.2f}'.format)).fillna('')
     counted = left.groupby('why', sort=False).size().sort_values(ascending=False).rename('cells').reset_index()
     _show_catalogue({'runnable': reached, 'not here': counted}, wide, rows)
-    within = f'{len(reached):,} cells run here within {coverages.MOST_HOURS} h each'
+    within = f'{len(reached):,} cells run here within {MOST_HOURS} h each'
     note(f'{within}; {measured:,} of them were measured')
 
 # %% ../../nbs/11_workbook/20_cli_show.ipynb #b8d17520
@@ -104,10 +105,10 @@ def models_command(wide: Wide = False, rows: JsonRows = False):
     from medir_nb.generator.llm_rows import llms_table
     from medir_nb.retrieval.reranker_model import reranker_runs, rerankers_table
 
-    tables = {'encoders': models_table(), 'rerankers': rerankers_table()}
-    tables['rerankers']['runs'] = tables['rerankers'].reranker.map(reranker_runs)
-    llms = llms_table()[['llm', 'hub', 'backend', 'context', 'licence', 'tried']]
-    tables['llms'] = llms.assign(runs=[LLM(name).runs() for name in llms.llm])
+    rerankers, llms = rerankers_table(), llms_table()[['llm', 'hub', 'backend', 'context', 'licence', 'tried']]
+    rerankers = rerankers.assign(runs=rerankers.reranker.map(reranker_runs))
+    llms = llms.assign(runs=[LLM(name).runs() for name in llms.llm])
+    tables = {'encoders': models_table(), 'rerankers': rerankers, 'llms': llms}
     _show_catalogue(tables, wide, rows)
     room, kind = memory_here()
     no_gpu = '' if kind == 'GPU memory' else ' and no GPU'

@@ -13,11 +13,11 @@ from ..core.errors import MedirError
 from ..core.settings import registry
 
 # %% ../../nbs/11_workbook/04_declared.ipynb #38e31db1
-class _Strict(pydantic.BaseModel):
+class Strict(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra='forbid', strict=True, frozen=True)
 
 
-class ExpandedSystems(_Strict):
+class ExpandedSystems(Strict):
     "The parameters of one retriever, alone and joined by what a language model writes for a query."
 
     retriever: str
@@ -28,7 +28,7 @@ class ExpandedSystems(_Strict):
     seeds: str  # of the sampling; one system for each
 
 # %% ../../nbs/11_workbook/04_declared.ipynb #3880b812
-class Grid(_Strict):
+class Grid(Strict):
     "Tasks × systems."
 
     tasks: str = ''  # a parameter with one task or a list
@@ -42,7 +42,7 @@ Count = int | str
 Part = Literal['document', 'query', 'hypothesis']  # what a text is made of
 
 
-class _Step(_Strict):
+class _Step(Strict):
     step: str  # its name in the table
     model: str  # the parameter that names who works
     instead: str = ''  # a parameter that, where it is not empty, names what is taken in place of new work
@@ -70,7 +70,7 @@ class EncodeStep(_Step):
     texts: dict[Part, Count]
 
 # %% ../../nbs/11_workbook/04_declared.ipynb #b5b79d66
-class Again(_Strict):
+class Again(Strict):
     "A training that runs several times where a parameter says so."
 
     where: str
@@ -98,7 +98,7 @@ _OfTower = Literal['retromae', 'unsupervised', 'supervised']
 TrainingStage = Literal[_OfRetriever, _OfPair, _OfTower]
 
 # %% ../../nbs/11_workbook/04_declared.ipynb #615f19d7
-class Training(_Strict):
+class Training(Strict):
     "A training of a retriever or of a pair of towers, whose settings and data are parameters."
 
     step: str  # its name in the table
@@ -124,7 +124,7 @@ class Training(_Strict):
     own_changes: str = ''  # the parameter with further ones
 
 # %% ../../nbs/11_workbook/04_declared.ipynb #f41aaefc
-class _OfPool(_Strict):
+class _OfPool(Strict):
     tasks: str  # the parameter with tasks, of which the first is taken
     every: bool = False  # each of them is
     below: str = ''  # a folder of $MEDIR_DATA: all of them are taken, and those that it lacks are left out
@@ -141,7 +141,7 @@ class Judging(_OfPool):
     judges: str
 
 
-class Curating(_Strict):
+class Curating(Strict):
     "A judge of what a system finds for the queries of labelled sets, of which rows are made."
 
     sets: str  # the parameter with where the queries come from
@@ -158,7 +158,7 @@ class Answering(_OfPool):
     medical: str  # whether every text is looked at first
 
 # %% ../../nbs/11_workbook/04_declared.ipynb #8bb028eb
-class LoopCorpus(_Strict):
+class LoopCorpus(Strict):
     "The parameters that say from which documents a loop starts."
 
     documents: str
@@ -170,7 +170,7 @@ class LoopCorpus(_Strict):
     encoder: str  # whose window is the longest document
 
 # %% ../../nbs/11_workbook/04_declared.ipynb #9ae6bb67
-class Length(_Strict):
+class Length(Strict):
     "Tokens of what is written: the longest answer of a prompt."
 
     prompt: str  # of `registry/methods.yaml`
@@ -178,7 +178,7 @@ class Length(_Strict):
     at_most: int | None = None  # tokens, whatever the sampling allows
 
 # %% ../../nbs/11_workbook/04_declared.ipynb #950b531f
-class Need(_Strict):
+class Need(Strict):
     "What must work on this machine before the first step."
 
     model: str  # the parameter that names it
@@ -187,7 +187,7 @@ class Need(_Strict):
     unless: str = ''  # a parameter that, where it is not empty, makes it needless
 
 # %% ../../nbs/11_workbook/04_declared.ipynb #0a10f5b3
-class Loop(_Strict):
+class Loop(Strict):
     "A self-learning loop."
 
     corpus: LoopCorpus
@@ -196,7 +196,7 @@ class Loop(_Strict):
     steps: list[LoopStep]
 
 
-class NotebookPlan(_Strict):
+class NotebookPlan(Strict):
     "A row of `registry/plans.yaml`."
 
     grids: list[Grid] = []
