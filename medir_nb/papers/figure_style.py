@@ -10,9 +10,7 @@ import functools
 import re
 from pathlib import Path
 import pandas as pd
-from ..core.errors import check, MedirError, nearest
-from ..core.files import atomic_path
-from ..core.places import find_root
+from ..core import atomic_path, check, find_root, MedirError, nearest
 
 # %% ../../nbs/08_papers/08_figure_style.ipynb #58e051d1
 BLUE, ORANGE, GREEN, PINK, SKY, YELLOW = '#0072B2', '#D55E00', '#009E73', '#CC79A7', '#56B4E9', '#E69F00'
