@@ -163,9 +163,7 @@ def tau_figure(data):
     axes.set_xscale('log')
     axes.set_xticks(pairs, [f'{n:,}' for n in pairs], fontsize=8)
     axes.minorticks_off()
-    axes.set_ylim(min(0, frame.low.min()) - 0.02, 1.02)
-    axes.set_xlabel('judged pairs')
-    axes.set_ylabel("Kendall's τ")
+    axes.set(ylim=(min(0, frame.low.min()) - 0.02, 1.02), xlabel='judged pairs', ylabel="Kendall's τ")
     axes.legend(loc='lower right')
     return figure
 
@@ -290,8 +288,7 @@ def size_figure(data):
     ticks = [t for t in (2e7, 5e7, 1e8, 2e8, 5e8, 1e9, 2e9, 5e9, 1e10) if least <= t]
     axes.set_xticks(ticks, [f'{t / 1e9:g}B' if t >= 1e9 else f'{t / 1e6:g}M' for t in ticks])
     axes.minorticks_off()
-    axes.set_xlabel('parameters')
-    axes.set_ylabel('mean of five tasks (Avg. All)')
+    axes.set(xlabel='parameters', ylabel='mean of five tasks (Avg. All)')
     axes.legend(loc='lower left', bbox_to_anchor=(-0.015, 1.0), ncols=5, handletextpad=0.1, columnspacing=1.2)
     marks = zip(frame.params, frame.printed.fillna(frame.measured), frame.system, is_ours, strict=True)
     labels = [Label(x, y, system, ORANGE if ours else INK) for x, y, system, ours in marks]
@@ -341,8 +338,7 @@ def throughput_figure(data):
     ticks = [tick for tick in ticks if least <= tick <= most]
     axes.set_xticks(ticks, [f'{tick:g}' for tick in ticks])
     axes.minorticks_off()
-    axes.set_xlabel('queries per second, query tower alone')
-    axes.set_ylabel(frame.measure.iloc[0])
+    axes.set(xlabel='queries per second, query tower alone', ylabel=frame.measure.iloc[0])
     axes.legend(loc='lower left', bbox_to_anchor=(-0.015, 1.0), ncols=4)
     marks = zip(frame.queries_per_second, frame.value, frame.system, strict=True)
     taken = [(rate, row.value) for row in frame.itertuples() for rate in np.geomspace(row.least, row.most, 12)]

@@ -319,8 +319,7 @@ def lengths_figure(csv):
         axes.axvline(limit.low, color=ORANGE, lw=1.4)
         place = {'ha': 'right', 'va': 'top', 'fontsize': 8.5, 'color': INK}
         axes.text(limit.low * 0.96, top * (1.02 - 0.1 * number), limit.name, **place)
-    axes.set_xlabel('words of a document')
-    axes.set_ylabel('documents')
+    axes.set(xlabel='words of a document', ylabel='documents')
     return figure
 
 # %% ../../nbs/09_study/01_profile.ipynb #3bd33d68

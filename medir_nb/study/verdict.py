@@ -125,18 +125,12 @@ def verdict_figure(csv):
     axes.xaxis.set_major_formatter('{x:g}')
     axes.xaxis.set_minor_formatter(LogFormatter())  # 6, where matplotlib writes 6 × 10⁰
     axes.margins(x=0.25)
-    axes.set_xlabel('milliseconds a query (median)')
-    axes.set_ylabel(frame.measure.iloc[0] if 'measure' in frame else 'score')
+    axes.set(xlabel='milliseconds a query (median)', ylabel=frame.measure.iloc[0] if 'measure' in frame else 'score')
     return figure
 
 # %% ../../nbs/09_study/05_verdict.ipynb #737623db
-_STANDS_ON = {
-    'corpus.jsonl': 'documents',
-    'queries.jsonl': 'queries',
-    'qrels/synthetic.tsv': 'queries',
-    'qrels/test.tsv': 'labels',
-    'passages': 'passages',
-}
+_STANDS_ON = {'corpus.jsonl': 'documents', 'queries.jsonl': 'queries', 'qrels/synthetic.tsv': 'queries'}
+_STANDS_ON |= {'qrels/test.tsv': 'labels', 'passages': 'passages'}
 
 
 def input_fingerprints(walk: StudyFolder) -> dict[str, str]:
