@@ -195,14 +195,11 @@ def test_means_that_a_paper_does_not_print_stand_beside_their_cells():
 
 def test_all_29_cells_of_automirs_released_files_equal_the_printed_table():
     files, table = (published('automir', name, measure='nDCG@10') for name in ('results_json', 'Table 2'))
-    names = dict.fromkeys(('bge-large-zh-v1.5', 'bge'), 'BGE(large)') | dict.fromkeys(
-        ('HyDE (qwen+bge)', 'hyde'), 'HyDE'
-    )
-    names |= dict.fromkeys(('SL-HyDE (qwen+bge)', 'sl-hyde'), 'SL-HyDE')
-    printed = {(c.system, c.task): c.value / c.scale for c in table[table.task.notna()].itertuples()}
-    released = [c for c in files.itertuples() if isinstance(c.task, str)]
-    assert len(released) == 29
-    assert all(abs(c.value / c.scale - printed[names.get(c.system, c.system), c.task]) <= 5.1e-5 for c in released)
+    names = {'bge-large-zh-v1.5': 'BGE(large)', 'bge': 'BGE(large)', 'HyDE (qwen+bge)': 'HyDE', 'hyde': 'HyDE'}
+    names |= {'SL-HyDE (qwen+bge)': 'SL-HyDE', 'sl-hyde': 'SL-HyDE'}
+    both = files.dropna(subset='task').replace({'system': names}).merge(table, on=['system', 'task'])
+    assert len(both) == files.task.notna().sum() == 29
+    assert (both.value_x / both.scale_x - both.value_y / both.scale_y).abs().max() <= 5.1e-5
 
 
 # ---------------------------------------------------------------- measured beside printed
@@ -382,16 +379,10 @@ def test_audit_by_hand():
     assert got['leaving one task out'].tolist()[:3] == ends and got['leaving one task out'][4] == ''
 
 
-def test_a_claim_about_a_row_that_is_not_printed_is_refused():
-    with pytest.raises(MedirError, match="no row is 'bee'"):
-        audit_of({'a': (1, 2, 3)}, {'than': 'bee'})
-
-
-@pytest.mark.parametrize('printed', [41.4, 41.3, 41.35, 41.5, 41.2, 41.36])
-def test_a_text_rounds_what_a_table_prints(printed):
+def test_a_text_rounds_what_a_table_prints():
     # 41.3495 stands in a table as 41.35, and so in a text as 41.4; rounded at once it is 41.3
-    [holds] = audit_of({'a': (41.3495,) * 3}, {'printed': printed}).holds
-    assert holds == ('yes' if printed < 41.41 and printed in (41.4, 41.3, 41.35) else 'no')
+    claims = [{'printed': printed} for printed in (41.4, 41.3, 41.35, 41.5, 41.2, 41.36)]
+    assert audit_of({'a': (41.3495,) * 3}, *claims).holds.tolist() == ['yes'] * 3 + ['no'] * 3
 
 
 def test_every_claim_of_the_four_papers_is_read():
@@ -667,12 +658,9 @@ def test_a_checkout_is_converted_and_read_from_a_readers_folder(tmp_path, monkey
     command = [sys.executable, ROOT / 'tools' / 'convert_independent.py', checkout, target]
     assert '2 result files, 1 models, 2 tasks' in subprocess.check_output(command, text=True, cwd=ROOT)
     monkeypatch.setenv('MEDIR_REGISTRY', str(target.parents[1]))
-    results = independent_results()
-    assert results.groupby(['task', 'measure']).value.first().to_dict() == {
-        ('nfcorpus', 'AP@5'): 0.4,
-        ('nfcorpus', 'nDCG@10'): 0.5,
-        ('scifact', 'nDCG@10'): 0.6,
-    }
+    found = independent_results().groupby(['task', 'measure']).value.first().to_dict()
+    nfcorpus = {('nfcorpus', 'AP@5'): 0.4, ('nfcorpus', 'nDCG@10'): 0.5}
+    assert found == nfcorpus | {('scifact', 'nDCG@10'): 0.6}
 
 
 def test_the_packaged_file_is_as_its_readme_says():

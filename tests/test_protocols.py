@@ -10,13 +10,7 @@ from medir_nb.data import Task, load_task
 from medir_nb.encoder import Encoder, contract, encode_corpus, encoder_spec, folder_spec
 from medir_nb.evaluator import evaluate
 from medir_nb.generator import extract_answer, configure, expand, wording
-from medir_nb.trainer import (
-    candidates,
-    hypothesize,
-    info_nce,
-    synthesize_queries,
-    train_encoder,
-)
+from medir_nb.trainer import candidates, hypothesize, info_nce, synthesize_queries, train_encoder
 from medir_nb.retrieval import parse, pending, score_pairs, search
 from conftest import DOCUMENTS, QUERIES, TINY_ROW, write_lines
 from tiny_models import make_model
@@ -26,10 +20,8 @@ ROOT = Path(__file__).parent.parent
 
 def write_folder(folder):
     "The configuration of a sentence-transformers folder, without weights."
-    modules = [
-        {'type': f'sentence_transformers.models.{kind}', 'path': path}
-        for kind, path in (('Transformer', ''), ('Pooling', '1_Pooling'))
-    ]
+    modules = {'Transformer': '', 'Pooling': '1_Pooling'}
+    modules = [{'type': f'sentence_transformers.models.{kind}', 'path': path} for kind, path in modules.items()]
     (folder / '1_Pooling').mkdir(parents=True)
     (folder / 'modules.json').write_text(json.dumps(modules))
     (folder / '1_Pooling' / 'config.json').write_text(json.dumps({'pooling_mode_cls_token': True}))
@@ -58,17 +50,11 @@ INSTRUCTOR_XL = [
         'Represent the Scientific queries for retrieving a supporting passage: B',
         'represent the scientific paragraph for retrieval: T B',
     ),
-    ('scidocs', 'Represent a Science question for retrieving supporting papers: B', 'Represent the Science paper: T B'),
     (
         'trec-covid',
         'Represent the Coronavirus questions to retrieve a supporting document: B',
         'Represent the Coronavirus documents for retrieval: T B',
     ),
-    (
-        'bioasq',
-        'Represent the question for retrieving supporting documents: B',
-        'Represent the document for retrieval: T B',
-    ),  # a task that its authors have no text for
 ]
 INSTRUCTOR_L = [
     (
@@ -81,39 +67,32 @@ INSTRUCTOR_L = [
         'Represent a Scientific query for retrieving a supporting passage; B',
         'represent the Scientific passage for retrieval; T B',
     ),
-    ('scidocs', 'Represent a Science question for retrieving supporting papers: B', 'Represent the Science paper: T B'),
     (
         'trec-covid',
         'Represent the Coronavirus question for retrieving supporting documents: B',
         'Represent the Coronavirus document for retrieval: T B',
     ),
+]
+OF_BOTH = [
+    ('scidocs', 'Represent a Science question for retrieving supporting papers: B', 'Represent the Science paper: T B'),
+    (
+        'r2med-biology',
+        'Represent the Biology post for retrieving relevant paragraphs: B',
+        'Represent the Biology paragraph for retrieval: T B',
+    ),
     (
         'bioasq',
         'Represent the question for retrieving supporting documents: B',
         'Represent the document for retrieval: T B',
-    ),
+    ),  # a task that its authors have no text for
 ]
+OF_MODEL = {'instructor-xl': [*INSTRUCTOR_XL, *OF_BOTH], 'instructor-l': [*INSTRUCTOR_L, *OF_BOTH]}
 
 
-@pytest.mark.parametrize(
-    'model,task,query,document',
-    [*(('instructor-xl', *row) for row in INSTRUCTOR_XL), *(('instructor-l', *row) for row in INSTRUCTOR_L)],
-)
+@pytest.mark.parametrize('model,task,query,document', [(m, *row) for m, rows in OF_MODEL.items() for row in rows])
 def test_instructor_gets_its_authors_texts(model, task, query, document):
     assert rendered(model, registered(task), 'query') == query
     assert rendered(model, registered(task), 'document') == document
-
-
-def test_instructor_gets_r2meds_texts_there():
-    for model in ('instructor-l', 'instructor-xl'):
-        assert (
-            rendered(model, registered('r2med-biology'), 'query')
-            == 'Represent the Biology post for retrieving relevant paragraphs: B'
-        )
-        assert (
-            rendered(model, registered('r2med-biology'), 'document')
-            == 'Represent the Biology paragraph for retrieval: T B'
-        )
 
 
 # ---------------------------------------------------------------- sentences of a similarity task
@@ -135,14 +114,8 @@ SENTENCES = {
 
 
 def biosses():
-    pairs = pd.DataFrame(
-        {
-            'sentence1': ['Aspirin helps.', 'It hurts.', 'B'],
-            'sentence2': ['Aspirin does help.', 'It heals.', 'C'],
-            'score': [4.0, 0.0, 2.0],
-        }
-    )
-    return replace(registered('biosses'), kind='pairs', pairs=pairs)
+    texts = {'sentence1': ['Aspirin helps.', 'It hurts.', 'B'], 'sentence2': ['Aspirin does help.', 'It heals.', 'C']}
+    return replace(registered('biosses'), kind='pairs', pairs=pd.DataFrame(texts | {'score': [4.0, 0.0, 2.0]}))
 
 
 @pytest.mark.parametrize('model', SENTENCES)
@@ -204,20 +177,15 @@ NFCORPUS = {  # what R2MED's released code gives each of the seven: a query, a d
 def test_r2meds_nfcorpus(printed):
     expression = next(e for e, names in registry('systems')['r2med'].items() if printed in names)
     system, task = parse(expression), registered('nfcorpus')
-    encoder = Encoder(encoder_spec(system.name, **dict(system.settings)))
-    assert (
-        encoder.render([('', 'B')], 'query', encoder.instruction(task))[0],
-        encoder.render([('T', 'B')], 'document', encoder.instruction(task, 'document'))[0],
-    ) == NFCORPUS[printed]
+    spec = encoder_spec(system.name, **dict(system.settings))
+    assert (rendered(spec, task, 'query'), rendered(spec, task, 'document')) == NFCORPUS[printed]
     assert str(system) == expression and parse(str(system)) == system
 
 
 def test_other_models_keep_their_title_and_nv_its_other_tasks():
     assert rendered('medcpt', registered('nfcorpus'), 'document') == 'T\x1fB'
-    assert (
-        rendered('nv-embed-v2', registered('r2med-biology'), 'query')
-        == 'Instruct: Given a Biology post, retrieve relevant passages that help answer the post\nQuery: B'
-    )
+    own = 'Instruct: Given a Biology post, retrieve relevant passages that help answer the post\nQuery: B'
+    assert rendered('nv-embed-v2', registered('r2med-biology'), 'query') == own
     assert rendered('e5-mistral', registered('nfcorpus'), 'query') == f'Instruct: {BEST}\nQuery: B'
 
 
@@ -228,11 +196,7 @@ def test_other_models_keep_their_title_and_nv_its_other_tasks():
     'text,mark,answer',
     [
         ('hm </think> It is gout.\n</think> No, pseudogout.', '</think>', 'It is gout.\n</think> No, pseudogout.'),
-        (
-            '## Thinking\nx\n## Final Response\nGout.\n## Final Response\nNo.',
-            'Final Response',
-            'Gout.\n## Final Response\nNo.',
-        ),
+        ('x\n## Final Response\nGout.\n## Final Response\nNo.', 'Final Response', 'Gout.\n## Final Response\nNo.'),
         ('x</think>**Gout** hurts', '</think>', '**Gout** hurts'),
         ('x</think>\n ', '</think>', ''),
         ('x ## Final Response\n', 'Final Response', ''),
@@ -253,20 +217,16 @@ def test_an_empty_answer_stays_an_empty_text_and_is_counted(beir, fake_minilm):
         assert done.texts == [[''], ['Metformin is the first drug'], [], ['antivenom']]
         assert done.faults == {'empty': 1, 'empty answer': 1} and done.stats['queries_alone'] == 1
     words = search(task, 'bm25+hyde(qwq-32b@authors)').run
-    assert set(words.query_id) == {'q2', 'q3'} | set(words.query_id) & {'q4'} and 'q1' not in set(
-        words.query_id
-    )  # an empty question finds nothing
+    assert {'q2', 'q3'} <= set(words.query_id) <= {'q2', 'q3', 'q4'}  # an empty question finds nothing
     fake_minilm.clear()
     joined, encoder = search(task, 'minilm+hyde(qwq-32b@authors)'), Encoder('minilm')
-    vector = lambda *texts: np.mean([encoder.encode([t], 'query').vectors[0] for t in texts], axis=0)
-    for query, mean in (('q1', vector(task.queries.text('q1'), '')), ('q3', vector(task.queries.text('q3')))):
-        unit = lambda v: v / np.linalg.norm(v)
-        best = max(
-            (float(unit(encoder.encode([task.corpus.text(d)], 'document').vectors[0]) @ unit(mean)), d)
-            for d in task.corpus.ids
-        )
+    vector = lambda role, *texts: np.mean([encoder.encode([t], role).vectors[0] for t in texts], axis=0)
+    unit = lambda v: v / np.linalg.norm(v)
+    documents = [unit(vector('document', task.corpus.text(d))) for d in task.corpus.ids]
+    for query, texts in {'q1': [task.queries.text('q1'), ''], 'q3': [task.queries.text('q3')]}.items():
+        best = max(float(document @ unit(vector('query', *texts))) for document in documents)
         first = joined.run[joined.run.query_id == query].iloc[0]
-        assert abs(first.score - best[0]) < 1e-5
+        assert abs(first.score - best) < 1e-5
 
 
 # ---------------------------------------------------------------- texts of the authors under names that were never seen
@@ -283,14 +243,11 @@ def data_set(folder, configurations):
     for n, rows in parts.items():
         write_lines(folder / f'{n}.jsonl', rows)
     for c, splits in configurations.items():
-        card.append(
-            f'- config_name: {c}\n  data_files:' + ''.join(f'\n  - split: {s}\n    path: {c}/{s}.jsonl' for s in splits)
-        )
+        files = ''.join(f'\n  - split: {s}\n    path: {c}/{s}.jsonl' for s in splits)
+        card.append(f'- config_name: {c}\n  data_files:{files}')
         for s in splits:
-            write_lines(
-                folder / c / f'{s}.jsonl',
-                [{'id': q, 'text': t, 'hy_doc': f'hm</think> {c} {s} {q}'} for q, t in QUERIES],
-            )
+            rows = [{'id': q, 'text': t, 'hy_doc': f'hm</think> {c} {s} {q}'} for q, t in QUERIES]
+            write_lines(folder / c / f'{s}.jsonl', rows)
     write_lines(folder / 'README.md', ['---', 'configs:', *card, '---', 'a copy'])
     return folder
 
@@ -305,19 +262,9 @@ def data_set(folder, configurations):
 )
 def test_search_o1_is_looked_for_under_its_likely_names(tmp_path, own_registry, configurations, model, found):
     pytest.importorskip('datasets')
-    own_registry(
-        tasks={
-            'r2med-copy': {
-                **registry('tasks')['r2med-biology'],
-                'hub': str(data_set(tmp_path / 'hub', configurations)),
-                'revision': 'main',
-                'folder': 'nowhere',
-                'queries': 4,
-                'documents': 12,
-                'qrels': 4,
-            }
-        }
-    )
+    row = registry('tasks')['r2med-biology'] | {'queries': 4, 'documents': 12, 'qrels': 4, 'folder': 'nowhere'}
+    row |= {'hub': str(data_set(tmp_path / 'hub', configurations)), 'revision': 'main'}
+    own_registry(tasks={'r2med-copy': row})
     done = expand(load_task('r2med-copy'), ('search-o1', f'{model}@authors', ()), 'sparse')
     assert done.texts == [[f'{found} {q}'] for q, _ in QUERIES] and done.stats['generated'] == 0
 
@@ -329,21 +276,14 @@ def test_voyage_is_told_that_a_generated_text_is_a_query(fake, tmp_path, beir, m
     "R2MED sends query and generated text alike; the row says so."
     assert encoder_spec('voyage-3').hypothetical == 'query'
     assert 'not known' not in registry('models')['voyage-3']['note']
-    server = fake(
-        answer=lambda body, text=None: {
-            'data': [{'index': i, 'embedding': [1.0, float(len(t))]} for i, t in enumerate(body['input'])]
-        }
-    )
+    vectors = lambda texts: [{'index': i, 'embedding': [1.0, float(len(t))]} for i, t in enumerate(texts)]
+    server = fake(answer=lambda body, text=None: {'data': vectors(body['input'])})
     monkeypatch.setenv('MEDIR_EMBEDDING_URL', server.url)
     file = write_lines(tmp_path / 'h.jsonl', [{'id': q, 'hy_doc': f'written for {q}'} for q, _ in QUERIES])
     search(load_task(str(beir)), f'voyage-3(document_template={{json}},query_template={{json}})+hyde(file:{file})')
     kinds = {t: b['input_type'] for b in server.bodies for t in b['input']}
-    assert (
-        {kinds[json.dumps(f'written for {q}')] for q, _ in QUERIES}
-        == {'query'}
-        == {kinds[json.dumps(t)] for _, t in QUERIES}
-    )
-    assert 'document' in kinds.values()
+    texts = [text for q, t in QUERIES for text in (f'written for {q}', t)]
+    assert {kinds[json.dumps(text)] for text in texts} == {'query'} and 'document' in kinds.values()
 
 
 # ---------------------------------------------------------------- BMRetriever under autocast
@@ -352,10 +292,8 @@ def test_voyage_is_told_that_a_generated_text_is_a_query(fake, tmp_path, beir, m
 @pytest.fixture
 def small_bmretriever(tmp_path, own_registry):
     "The row with tiny random weights."
-    folder = make_model('gpt_neox', tmp_path / 'm')
-    own_registry(
-        models={'bmretriever-410m': {**registry('models')['bmretriever-410m'], 'hub': folder, 'revision': 'tiny'}}
-    )
+    row = registry('models')['bmretriever-410m'] | {'hub': make_model('gpt_neox', tmp_path / 'm'), 'revision': 'tiny'}
+    own_registry(models={'bmretriever-410m': row})
 
 
 @pytest.mark.parametrize('lower', ['float16', 'bfloat16'])
@@ -365,8 +303,7 @@ def test_autocast_moves_a_vector_a_little(small_bmretriever, lower):
     a, b = (e.encode(texts, 'document').vectors for e in (plain, cast))
     cosine = (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
     assert a.dtype == b.dtype == np.float32 and not (a == b).all() and cosine.min() > 0.999
-    weights = {p.dtype for p in cast.backend('document').model.parameters()}
-    assert {str(w) for w in weights} == {'torch.float32'}
+    assert {str(p.dtype) for p in cast.backend('document').model.parameters()} == {'torch.float32'}
 
 
 def test_autocast_has_a_key_a_store_and_a_line_of_its_own(small_bmretriever, beir, home):
@@ -378,8 +315,7 @@ def test_autocast_has_a_key_a_store_and_a_line_of_its_own(small_bmretriever, bei
     assert (first.stats['cached'], second.stats['cached']) == (0, 0) and len(list((home / 'vectors').iterdir())) == 2
     again = encode_corpus(cast, task.corpus, 'document')
     assert again.stats['encoded'] == 0
-    assert (again.chunk() == second.chunk()).all()
-    assert not (again.chunk() == first.chunk()).all()
+    assert (again.chunk() == second.chunk()).all() and not (again.chunk() == first.chunk()).all()
     assert 'float32 weights under float16 autocast' in repr(contract(cast, task))
     assert 'autocast' not in repr(contract(plain, task))
     assert contract(plain, task).key != contract(cast, task).key
@@ -420,12 +356,8 @@ def test_known_positives_of_the_batch_count_as_negatives_on_request(tmp_path, ow
 
 
 def test_other_wording_reaches_the_model(tmp_path, fake, monkeypatch):
-    server = fake(
-        answer=lambda body, text=None: {
-            'choices': [{'message': {'content': 'a text about gout'}, 'finish_reason': 'stop'}],
-            'usage': {},
-        }
-    )
+    choices = [{'message': {'content': 'a text about gout'}, 'finish_reason': 'stop'}]
+    server = fake(answer=lambda body, text=None: {'choices': choices, 'usage': {}})
     configure('smollm2', backend='openai', base_url=server.url)
     write = lambda name, text: str(write_lines(tmp_path / name, [text]))
     rows = [{'id': '1', 'text': 'why gout', 'doc': 'Gout hurts.'}]
@@ -443,15 +375,9 @@ def test_other_wording_reaches_the_model(tmp_path, fake, monkeypatch):
 def test_a_folder_holds_a_wording_for_each_form(tmp_path):
     for form in ('question', 'title', 'text'):
         write_lines(tmp_path / 'own' / f'{form}.txt', [f'{form}: {{query}}'])
-    said = {
-        t: wording('hyde', registered(t), 'zh', file=str(tmp_path / 'own')).strip()
-        for t in ('cmirb-covid', 'cmirb-iiyipost', 'cmirb-cslrel')
-    }
-    assert said == {
-        'cmirb-covid': 'question: {query}',
-        'cmirb-iiyipost': 'title: {query}',
-        'cmirb-cslrel': 'text: {query}',
-    }
+    forms = {'cmirb-covid': 'question', 'cmirb-iiyipost': 'title', 'cmirb-cslrel': 'text'}
+    for task, form in forms.items():
+        assert wording('hyde', registered(task), 'zh', file=str(tmp_path / 'own')).strip() == f'{form}: {{query}}'
 
 
 def test_files_inside_a_mapping_are_absolute_and_in_the_key(tmp_path, monkeypatch):
@@ -459,9 +385,8 @@ def test_files_inside_a_mapping_are_absolute_and_in_the_key(tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     file = write_lines(tmp_path / 'q.txt', ['one {document}'])
     path = workbook.find_notebook(str(ROOT / 'nbs' / 'papers' / 'automir_slhyde.ipynb'))
-    parameters = workbook.resolve_parameters(
-        path, None, {'prompts': {'synthesize-query': './q.txt', 'hyde': {'search': './q.txt'}}}
-    )
+    prompts = {'synthesize-query': './q.txt', 'hyde': {'search': './q.txt'}}
+    parameters = workbook.resolve_parameters(path, None, {'prompts': prompts})
     assert parameters['prompts'] == {'synthesize-query': str(file), 'hyde': {'search': str(file)}}
     before = workbook.receipt_key(path, parameters)[0]
     write_lines(file, ['two {document}'])

@@ -79,37 +79,26 @@ def spec_of(printed):
 def test_fifteen_retrievers():
     from medir_nb.papers import published
 
-    assert {p for names in registry('systems')['r2med'].values() for p in names} >= set(
-        published('r2med', 'base').system
-    ) | set(published('r2med', 'leaderboard').retriever)
-    assert str(of_paper('bm25')) == 'bm25(gensim)' and len(set(published('r2med', 'base').system)) == 15
+    base, board = set(published('r2med', 'base').system), set(published('r2med', 'leaderboard').retriever)
+    assert {p for names in registry('systems')['r2med'].values() for p in names} >= base | board
+    assert str(of_paper('bm25')) == 'bm25(gensim)' and len(base) == 15
 
 
 @pytest.mark.parametrize('printed', PROTOCOL)
 def test_a_retriever_as_the_protocol_has_it(printed):
     s = spec_of(printed)
-    found = (
-        s.pooling,
-        s.normalize,
-        s.max_query_tokens,
-        s.max_document_tokens,
-        s.dtype,
-        registry('models')[s.name].get('hypothetical', 'plain'),
-    )
-    assert found == PROTOCOL[printed]
-    assert s.similarity == 'cos'
+    own = registry('models')[s.name].get('hypothetical', 'plain')
+    found = s.pooling, s.normalize, s.max_query_tokens, s.max_document_tokens, s.dtype, own
+    assert found == PROTOCOL[printed] and s.similarity == 'cos'
 
 
 @pytest.mark.parametrize('printed', STRINGS)
 def test_strings_of_the_protocol(printed):
-    encoder, task = (
-        Encoder(spec_of(printed)),
-        Task('Biology', instructions=registry('tasks')['r2med-biology']['instructions']),
-    )
-    assert (
-        encoder.render([('', 'X')], 'query', encoder.instruction(task))[0],
-        encoder.render([('', 'B')], 'document', encoder.instruction(task, 'document'))[0],
-    ) == STRINGS[printed]
+    encoder = Encoder(spec_of(printed))
+    task = Task('Biology', instructions=registry('tasks')['r2med-biology']['instructions'])
+    texts = {'query': 'X', 'document': 'B'}
+    found = [encoder.render([('', t)], role, encoder.instruction(task, role))[0] for role, t in texts.items()]
+    assert tuple(found) == STRINGS[printed]
 
 
 def test_medcpt_of_the_files_and_of_the_leaderboard():
@@ -129,13 +118,14 @@ def test_the_benchmark_has_876_queries():
 def with_own_code(folder, out):
     "A checkpoint whose configuration names code of its own, which leaves a trace when it runs."
     shutil.copytree(folder, out)
-    (Path(out) / 'own_code.py').write_text(
-        'from pathlib import Path\nfrom transformers import MistralModel\n(Path.home()/"ran").touch()\nclass OwnModel(MistralModel): pass\n'
-    )
-    config = json.loads((Path(out) / 'config.json').read_text())
-    (Path(out) / 'config.json').write_text(
-        json.dumps({**config, 'sliding_window': 4096, 'auto_map': {'AutoModel': 'own_code.OwnModel'}})
-    )
+    code = ['from pathlib import Path', 'from transformers import MistralModel', '(Path.home()/"ran").touch()']
+    write_lines(Path(out) / 'own_code.py', [*code, 'class OwnModel(MistralModel): pass'])
+    return with_config(out, sliding_window=4096, auto_map={'AutoModel': 'own_code.OwnModel'})
+
+
+def with_config(out, **changes):
+    file = Path(out) / 'config.json'
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
     return str(out)
 
 
@@ -143,18 +133,14 @@ def both_ways(folder, texts, skip):
     "Mean of the hidden states after `skip` tokens under a mask that was written out in full, one text at a time."
     import torch, transformers
 
-    tokenizer, model = (
-        transformers.AutoTokenizer.from_pretrained(folder),
-        transformers.AutoModel.from_pretrained(folder).eval(),
-    )
-    out = []
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model, out = transformers.AutoModel.from_pretrained(folder).eval(), []
     for t in texts:
         ids = torch.tensor([tokenizer(t)['input_ids']])
         with torch.no_grad():
-            hidden = model(
-                input_ids=ids, attention_mask=torch.zeros(1, 1, ids.shape[1], ids.shape[1])
-            ).last_hidden_state[0, skip:]
-        out.append((hidden.mean(0) / hidden.mean(0).norm()).numpy())
+            found = model(input_ids=ids, attention_mask=torch.zeros(1, 1, ids.shape[1], ids.shape[1]))
+        mean = found.last_hidden_state[0, skip:].mean(0)
+        out.append((mean / mean.norm()).numpy())
     return np.stack(out)
 
 
@@ -164,38 +150,28 @@ def test_gritlm_attends_both_ways_and_runs_no_code(mistral, own_registry, tmp_pa
     monkeypatch.setenv('HOME', str(tmp_path))
     own_registry(models={'gritlm-7b': packaged('gritlm-7b', hub=with_own_code(mistral, tmp_path / 'grit'))})
     encoder = Encoder(encoder_spec('gritlm-7b', dtype='fp32'))
-    instruction = 'Find it'
-    prompt = f'<|user|>\n{instruction}\n<|embed|>\n'
-    texts = encoder.render(TEXTS[:4], 'query', instruction)
+    prompt = '<|user|>\nFind it\n<|embed|>\n'
+    texts = encoder.render(TEXTS[:4], 'query', 'Find it')
     assert texts[0] == f'{prompt}statins'
-    skip = len(
-        transformers.AutoTokenizer.from_pretrained(mistral)(prompt)['input_ids']
-    )  # as GritLM's encode counts them
-    close(encoder.encode(texts, 'query', instruction).vectors, both_ways(mistral, texts, skip))
-    close(
-        encoder.encode(texts[1:2], 'query', instruction).vectors, both_ways(mistral, texts[1:2], skip)
-    )  # alone, without padding
-    causal = (
-        Encoder(
-            encoder_spec('e5-mistral', hub=mistral, revision='tiny', dtype='fp32', pooling='mean', append_eos=False)
-        )
-        .encode(texts, 'query')
-        .vectors
-    )
+    # as GritLM's encode counts them
+    skip = len(transformers.AutoTokenizer.from_pretrained(mistral)(prompt)['input_ids'])
+    for part in (texts, texts[1:2]):  # one alone has no padding
+        close(encoder.encode(part, 'query', 'Find it').vectors, both_ways(mistral, part, skip))
+    how = {'hub': mistral, 'revision': 'tiny', 'dtype': 'fp32', 'pooling': 'mean', 'append_eos': False}
+    causal = Encoder(encoder_spec('e5-mistral', **how)).encode(texts, 'query').vectors
     assert not np.allclose(causal, both_ways(mistral, texts, 0), atol=1e-3)
     assert not (tmp_path / 'ran').exists()
-    assert encoder.spec.vector_key('query') != encoder_spec('gritlm-7b', dtype='fp32', bidirectional=False).vector_key(
-        'query'
-    )
+    one_way = encoder_spec('gritlm-7b', dtype='fp32', bidirectional=False)
+    assert encoder.spec.vector_key('query') != one_way.vector_key('query')
 
 
-@pytest.mark.parametrize('name, prompt', [('sfr-embedding-mistral', f'Instruct: {WEB}\nQuery: ')])
-def test_sfr_equals_plain_transformers(mistral, own_registry, name, prompt):
+def test_sfr_equals_plain_transformers(mistral, own_registry):
+    name, prompts = 'sfr-embedding-mistral', {'query': f'Instruct: {WEB}\nQuery: ', 'document': ''}
     own_registry(models={name: packaged(name, hub=mistral)})
     encoder = Encoder(encoder_spec(name, dtype='fp32', max_query_tokens=64, max_document_tokens=64))
-    for role in ('query', 'document'):
+    for role, prompt in prompts.items():
         texts = encoder.render([*TEXTS[:4], LONG], role, WEB)
-        assert texts[0] == (prompt if role == 'query' else '') + 'statins'
+        assert texts[0] == f'{prompt}statins'
         wanted, counts = by_hand('mistral', mistral, texts, 64, True, 'lasttoken', True)
         got = encoder.encode(texts, role, WEB)
         close(got.vectors, wanted)
@@ -204,19 +180,11 @@ def test_sfr_equals_plain_transformers(mistral, own_registry, name, prompt):
 
 def test_medcpt_with_the_article_encoder_on_both_sides(bert, own_registry, tmp_path):
     article = make_model('bert', tmp_path / 'article', seed=5)
-    own_registry(
-        models={
-            'medcpt': packaged('medcpt', hub=bert, document={'hub': article, 'revision': 'tiny'}),
-            'medcpt-article': packaged('medcpt-article', hub=article, document={'hub': article, 'revision': 'tiny'}),
-        }
-    )
-    slip, pair = Encoder('medcpt-article'), Encoder(encoder_spec('medcpt', titles=False))
-    same = lambda role: np.allclose(
-        slip.encode(slip.render(TEXTS[:3], role), role).vectors,
-        pair.encode(pair.render(TEXTS[:3], role), role).vectors,
-        atol=1e-5,
-    )
-    assert same('document') and not same('query')
+    document, hubs = {'hub': article, 'revision': 'tiny'}, {'medcpt': bert, 'medcpt-article': article}
+    own_registry(models={name: packaged(name, hub=hub, document=document) for name, hub in hubs.items()})
+    slip, pair = both = Encoder('medcpt-article'), Encoder(encoder_spec('medcpt', titles=False))
+    vectors = lambda role: [each.encode(each.render(TEXTS[:3], role), role).vectors for each in both]
+    assert np.allclose(*vectors('document'), atol=1e-5) and not np.allclose(*vectors('query'), atol=1e-5)
     wanted, _ = by_hand('bert', article, ['statins'], 512, False, 'cls', False)
     close(slip.encode(['statins'], 'query').vectors, wanted)
 
@@ -246,17 +214,8 @@ class OwnModel(BertModel):
 def own_code_folder(bert, out):
     shutil.copytree(bert, out)
     (Path(out) / 'own_code.py').write_text(OWN_CODE)
-    config = json.loads((Path(out) / 'config.json').read_text())
-    (Path(out) / 'config.json').write_text(
-        json.dumps(
-            {
-                **config,
-                'model_type': 'own-bert',
-                'auto_map': {'AutoConfig': 'own_code.OwnConfig', 'AutoModel': 'own_code.OwnModel'},
-            }
-        )
-    )
-    return str(out)
+    auto_map = {'AutoConfig': 'own_code.OwnConfig', 'AutoModel': 'own_code.OwnModel'}
+    return with_config(out, model_type='own-bert', auto_map=auto_map)
 
 
 def venv(folder, parent=False):
@@ -268,24 +227,11 @@ def venv(folder, parent=False):
     return folder
 
 
-OWN_ROW = dict(
-    kind='encoder',
-    load='own',
-    environment='tiny',
-    revision='tiny',
-    pooling='its own',
-    append_eos=False,
-    prompt_in_pooling=False,
-    normalize=False,
-    similarity='cos',
-    max_query_tokens=64,
-    max_document_tokens=64,
-    query_template='Instruct: {instruction}\nQuery: {text}',
-    document_template='{text}',
-    default_instruction='Find it',
-    dtype='float32',
-    remote_code=True,
-)
+OWN_ROW = {'kind': 'encoder', 'load': 'own', 'environment': 'tiny', 'revision': 'tiny', 'pooling': 'its own'}
+OWN_ROW |= dict.fromkeys(('append_eos', 'prompt_in_pooling', 'normalize'), False)
+OWN_ROW |= {'similarity': 'cos', 'max_query_tokens': 64, 'max_document_tokens': 64, 'remote_code': True}
+OWN_ROW |= {'query_template': 'Instruct: {instruction}\nQuery: {text}', 'document_template': '{text}'}
+OWN_ROW |= {'default_instruction': 'Find it', 'dtype': 'float32'}
 ENVIRONMENT = {'tiny': {'python': '3.11', 'requirements': ['torch==2.13.0', 'transformers<5']}}
 
 
@@ -297,10 +243,8 @@ def tiny_row(bert, own_registry, tmp_path, monkeypatch):
     encoder_module.model._recent.clear()
 
     def add(**changes):
-        own_registry(
-            models={'own': {**OWN_ROW, 'hub': own_code_folder(bert, tmp_path / 'own'), **changes}},
-            environments=ENVIRONMENT,
-        )
+        row = {**OWN_ROW, 'hub': own_code_folder(bert, tmp_path / 'own'), **changes}
+        own_registry(models={'own': row}, environments=ENVIRONMENT)
         return Encoder('own')
 
     yield add
@@ -334,12 +278,9 @@ def test_one_worker_over_blocks_killed_and_resumed(tiny_row, tmp_path, monkeypat
     encoder = tiny_row()
     got = encoder.encode(encoder.render([('', 'statins'), ('', 'insulin')], 'query', 'Find it'), 'query', 'Find it')
     bare = encoder.encode(['statins', 'insulin'], 'document')
-    assert (
-        np.allclose(got.vectors[:, :8], 2 * bare.vectors[:, :8], rtol=1e-5) and (bare.vectors[:, 8] == 64).all()
-    )  # the text without its prompt, the prompt as instruction, the limit
-    assert not np.allclose(bare.vectors[0], bare.vectors[1]) or len('statins') == len('insulin')
-    assert (got.tokens > bare.tokens).all()
-    assert not got.truncated.any()
+    # the text without its prompt, the prompt as instruction, the limit
+    assert np.allclose(got.vectors[:, :8], 2 * bare.vectors[:, :8], rtol=1e-5) and (bare.vectors[:, 8] == 64).all()
+    assert (got.tokens > bare.tokens).all() and not got.truncated.any()
     assert encoder.encode([' '.join(SENTENCES * 9)], 'document').truncated.all()
     first = encoder.backend('document').worker.process.pid
     with pytest.raises(MedirError, match=r'^model own in the environment tiny: ValueError: no vector for boom$'):
@@ -348,10 +289,8 @@ def test_one_worker_over_blocks_killed_and_resumed(tiny_row, tmp_path, monkeypat
         encoder.encode(['secret'], 'document')
     assert encoder.backend('document').worker.process.pid == first  # an error does not end it
     task = texts_task(['a', 'bb', 'ccc', 'dddd', 'one may die', 'ffffff', 'g'])
-    with pytest.raises(
-        MedirError,
-        match=r'the worker in the environment tiny ended \(killed by SIGKILL\).*the blocks before it are kept',
-    ) as e:
+    ended = r'the worker in the environment tiny ended \(killed by SIGKILL\).*the blocks before it are kept'
+    with pytest.raises(MedirError, match=ended) as e:
         encode_corpus(encoder, task.corpus, 'document')
     assert '\n' not in str(e.value)
     again = encode_corpus(encoder, task.corpus, 'document')
@@ -413,10 +352,7 @@ def test_an_object_with_r2meds_methods(beir):
     scores = evaluate(load_task(beir), model)
     kinds = dict(model.calls)
     assert kinds['queries'][0] == 'drugs after a heart attack'
-    assert kinds['corpus'][0] == {
-        'title': 'Statins',
-        'text': DOCUMENTS[0][2],
-    }
+    assert kinds['corpus'][0] == {'title': 'Statins', 'text': DOCUMENTS[0][2]}
     assert scores.stats['encoded_docs'] == 12 and scores.label == 'custom' and scores.mean('nDCG@10') > 0.2
 
     class Plain:
@@ -437,21 +373,10 @@ def mteb_model(seen):
         instruction_template = 'Instruct: {instruction} Query: '
 
         def encode(self, inputs, *, task_metadata, hf_split, hf_subset, prompt_type=None, **kwargs):
-            instruction = (
-                self.get_task_instruction(task_metadata, prompt_type)
-                if prompt_type is not None and prompt_type.value == 'query'
-                else ''
-            )
-            batches = list(inputs)
-            seen.append(
-                (
-                    prompt_type.value,
-                    instruction,
-                    {k: v[0] for k, v in batches[0].items()},
-                    [len(b['text']) for b in batches],
-                    hf_split,
-                )
-            )
+            is_query, batches = prompt_type is not None and prompt_type.value == 'query', list(inputs)
+            instruction = self.get_task_instruction(task_metadata, prompt_type) if is_query else ''
+            first, sizes = {k: v[0] for k, v in batches[0].items()}, [len(b['text']) for b in batches]
+            seen.append((prompt_type.value, instruction, first, sizes, hf_split))
             return hashed([t for b in batches for t in b['text']])
 
     return Hashing()
@@ -466,27 +391,15 @@ def test_an_mteb_model_plugs_in_unchanged(beir):
     model, task = mteb_model(seen), replace(load_task(beir), instructions={'default': 'Find the passage'})
     scores = evaluate(task, model)
     document, query = seen
-    assert query == (
-        'query',
-        'Instruct: Find the passage Query: ',
-        {'text': 'drugs after a heart attack', 'query': 'drugs after a heart attack'},
-        [4],
-        'test',
-    )
-    assert document == (
-        'document',
-        '',
-        {'text': f'Statins {DOCUMENTS[0][2]}', 'title': 'Statins', 'body': DOCUMENTS[0][2]},
-        [12],
-        'test',
-    )
+    texts = dict.fromkeys(('text', 'query'), 'drugs after a heart attack')
+    assert query == ('query', 'Instruct: Find the passage Query: ', texts, [4], 'test')
+    texts = {'text': f'Statins {DOCUMENTS[0][2]}', 'title': 'Statins', 'body': DOCUMENTS[0][2]}
+    assert document == ('document', '', texts, [12], 'test')
     assert (scores.label, scores.stats['similarity'], scores.stats['encoded_docs']) == ('own/hashing', 'dot', 12)
     assert evaluate(task, mteb_model(seen)).stats['encoded_docs'] == 0
     other = evaluate(replace(task, instructions={'default': 'Something else'}), mteb_model(seen))
-    assert (other.stats['encoded_docs'], other.stats['encoded_queries']) == (
-        0,
-        4,
-    )  # another instruction, other query vectors
+    # another instruction, other query vectors
+    assert (other.stats['encoded_docs'], other.stats['encoded_queries']) == (0, 4)
     import mteb
 
     assert isinstance(model, mteb.models.EncoderProtocol)
@@ -503,12 +416,9 @@ def overlap():
 @pytest.fixture(scope='module')
 def annotations():
     "Rows of phenotype.hpoa, read here on their own."
-    lines = [
-        l.rstrip('\n').split('\t')
-        for l in data.ontology.hpo_file('phenotype.hpoa').read_text(encoding='utf-8').splitlines()
-        if not l.startswith('#')
-    ]
-    return [dict(zip(lines[0], l)) for l in lines[1:]]
+    text = data.ontology.hpo_file('phenotype.hpoa').read_text(encoding='utf-8')
+    first, *lines = [line.split('\t') for line in text.splitlines() if not line.startswith('#')]
+    return [dict(zip(first, line)) for line in lines]
 
 
 @pytest.mark.medium
@@ -541,10 +451,8 @@ def test_families_by_base_name(names):
 
 def test_the_task_is_the_registrys_and_the_same_every_time(overlap):
     task = load_task('hpo-overlap')
-    assert task.registered
-    assert task.fingerprint == overlap.fingerprint
-    assert task.labels == overlap.labels
-    assert set(task.labels) == set(task.queries.ids)
+    assert task.registered and task.fingerprint == overlap.fingerprint
+    assert task.labels == overlap.labels and set(task.labels) == set(task.queries.ids)
     data.ontology._split_findings.cache_clear()
     assert data.hpo_overlap().fingerprint == overlap.fingerprint != data.hpo_overlap(seed=1).fingerprint
     small = load_task('hpo-overlap', limit=120)
@@ -583,16 +491,11 @@ def test_the_oracle(overlap):
 
 def r2med_folder(folder, repeats=145):
     "A task as R2MED ships it: query.jsonl with more fields, corpus.jsonl in which ids repeat, qrels.txt."
-    write_lines(
-        folder / 'corpus.jsonl',
-        [{'id': i, 'text': b or 'empty'} for i, _, b in DOCUMENTS]
-        + [{'id': f'x{i % 100}', 'text': f'filler {i % 100}'} for i in range(100 + repeats)],
-    )
-    systems = ['Cardiovascular', ['Endocrine', 'Digestive'], '', None]
-    write_lines(
-        folder / 'query.jsonl',
-        [{'id': i, 'text': t, 'doc_id': [], 'answer': '', 'body_system': s} for (i, t), s in zip(QUERIES, systems)],
-    )
+    documents = [{'id': i, 'text': b or 'empty'} for i, _, b in DOCUMENTS]
+    documents += [{'id': f'x{i % 100}', 'text': f'filler {i % 100}'} for i in range(100 + repeats)]
+    write_lines(folder / 'corpus.jsonl', documents)
+    asked, more = zip(QUERIES, ['Cardiovascular', ['Endocrine', 'Digestive'], '', None]), {'doc_id': [], 'answer': ''}
+    write_lines(folder / 'query.jsonl', [{'id': i, 'text': t, **more, 'body_system': s} for (i, t), s in asked])
     write_lines(folder / 'qrels.txt', ['\t'.join(map(str, r)) for r in QRELS])
     return folder
 
@@ -621,9 +524,8 @@ def test_repeated_ids_with_one_text_are_counted_once(tmp_path, own_registry, mon
     assert '145 repeated document ids' in medir('evaluate', 'r2med-pmc-treatment', '--system', 'bm25(gensim)').err
     with open(folder / 'corpus.jsonl', 'a') as f:
         f.write(json.dumps({'id': 'x1', 'text': 'another text'}) + '\n')
-    with pytest.raises(
-        MedirError, match=r"corpus\.jsonl:258: id 'x1' stands again with another text \(first at .*:14\)"
-    ):
+    again = r"corpus\.jsonl:258: id 'x1' stands again with another text \(first at .*:14\)"
+    with pytest.raises(MedirError, match=again):
         load_task('r2med-pmc-treatment')
 
 
@@ -677,9 +579,8 @@ def test_an_entry_that_leads_elsewhere_refuses_the_file(tmp_path, home, name, mo
     with pytest.raises(MedirError, match=said) as e:
         load_task(path)
     assert str(path) in str(e.value) and '\n' not in str(e.value)
-    assert (
-        outside() == before and not list(home.rglob('*.jsonl')) and not Path('/tmp/evil.jsonl').exists()
-    )  # nothing was written anywhere
+    # nothing was written anywhere
+    assert outside() == before and not list(home.rglob('*.jsonl')) and not Path('/tmp/evil.jsonl').exists()
 
 
 def test_bombs(tmp_path, monkeypatch):
@@ -704,6 +605,3 @@ def test_a_size_that_lies(tmp_path, home):
     with pytest.raises(MedirError, match='broken zip file'):
         load_task(path)
     assert not list(home.rglob('*.jsonl'))
-
-
-# ---------------------------------------------------------------- beside printed cells

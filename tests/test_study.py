@@ -80,9 +80,8 @@ def folder(tmp_path):
     (root / 'empty.txt').write_text(' \n')
     (root / 'latin.txt').write_bytes(b'Pr\0cis')
     (root / 'torn.txt.gz').write_bytes(gzip.compress(b'a' * 1000)[:-12])
-    write_lines(
-        root / 'cases.jsonl', ['{"_id": "c1", "text": "Iron deficiency in young women"}', '{"_id": "c2", "text": torn']
-    )
+    cases = ['{"_id": "c1", "text": "Iron deficiency in young women"}', '{"_id": "c2", "text": torn']
+    write_lines(root / 'cases.jsonl', cases)
     write_lines(root / 'more.jsonl', ['{"_id": "c1", "text": "Another text under the same id"}'])
     (root / 'scan.png').write_bytes(b'PNG')
     (root / 'form.doc').write_bytes(b'PK')
@@ -131,11 +130,9 @@ def test_nothing_personal_leaves(folder, tmp_path, counted, medir):
     done = medir('look', folder, '--to', tmp_path / 'walk')
     found = profile_corpus(folder, tmp_path / 'walk')
     found.figure()
-    written = [f.read_text() for f in (tmp_path / 'walk').rglob('*.json')] + [
-        f.read_text() for f in (tmp_path / 'walk').rglob('*.csv')
-    ]
-    for secret in SECRETS:
-        assert not any(secret in text for text in [done.out, done.err, found._repr_markdown_(), repr(found), *written])
+    said = [done.out, done.err, found._repr_markdown_(), repr(found)]
+    said += [file.read_text() for kind in ('json', 'csv') for file in (tmp_path / 'walk').rglob(f'*.{kind}')]
+    assert not [secret for secret in SECRETS if any(secret in text for text in said)]
     finds = found.tables()['may be personal data'].set_index('finds')
     assert 'j•••@•••.org' in finds.masked['addresses of mail'].replace('.•••', '•••') and len(finds) >= 5
     assert found.reading.with_personal_data == 1
@@ -258,10 +255,6 @@ def test_the_recipes_writer_is_installed():
         assert llm(name or writer_here()).runs().startswith('yes')
 
 
-def asked_by(**more):
-    return {'retriever': 'bm25', **more}
-
-
 def files(walk):
     "What a walk holds, but for the record of when each step began."
     paths = [path for path in walk.folder.rglob('*') if path.suffix in ('.jsonl', '.json', '.tsv')]
@@ -312,7 +305,7 @@ def test_faults_by_hand(text, style, faults, reason):
 
 def test_queries_judgements_and_report(notes, writer):
     server = writer()
-    report = generate_queries(notes, **asked_by())
+    report = generate_queries(notes, retriever='bm25')
     assert llm('smollm2')._backend is None  # what comes next has its memory
     rows = read_queries(notes)
     assert report.written == len(rows) == 44 == server.asked and {row['style'] for row in rows} == set(STYLES)
@@ -332,7 +325,7 @@ def test_queries_judgements_and_report(notes, writer):
 
 def test_what_does_not_fit_into_the_minutes_is_written_by_the_next_call(notes, writer):
     server = writer()
-    settings = asked_by(styles=['keyword', 'lay'], sample=8)
+    settings = {'retriever': 'bm25', 'styles': ['keyword', 'lay'], 'sample': 8}
     part = generate_queries(notes, minutes=1e-9, **settings)
     assert server.asked == 2 and {row['document'] for row in read_queries(notes)} < set(NOUN)  # one document, whole
     assert '2 asked for' in repr(part) and '7 documents were left when the minutes were used' in repr(part)
@@ -348,12 +341,12 @@ def test_what_does_not_fit_into_the_minutes_is_written_by_the_next_call(notes, w
 
 def test_another_style_a_larger_sample_and_a_log_add(notes, writer, tmp_path):
     server = writer()
-    generate_queries(notes, **asked_by(styles=['lay'], sample=4))
+    generate_queries(notes, retriever='bm25', styles=['lay'], sample=4)
     first = read_queries(notes)
     assert len(first) == 4
-    generate_queries(notes, **asked_by(styles=['lay'], sample=8))
+    generate_queries(notes, retriever='bm25', styles=['lay'], sample=8)
     assert read_queries(notes)[:4] == first and len(read_queries(notes)) == 8 and server.asked == 8
-    generate_queries(notes, **asked_by(styles=['keyword'], sample=4))
+    generate_queries(notes, retriever='bm25', styles=['keyword'], sample=4)
     write_lines(tmp_path / 'log.txt', ['is metformin dangerous'])
     report = add_log(notes, tmp_path / 'log.txt')
     rows = read_queries(notes)
@@ -363,7 +356,7 @@ def test_another_style_a_larger_sample_and_a_log_add(notes, writer, tmp_path):
 
 def test_weak_queries_are_refused_and_nothing_is_written(notes, writer):
     server = writer(lambda messages: f'who is number {len(messages[-1]["content"])} today')
-    call = lambda **more: generate_queries(notes, **asked_by(styles=['lay'], most_repeated=1.0, **more))
+    call = lambda **more: generate_queries(notes, retriever='bm25', styles=['lay'], most_repeated=1.0, **more)
     refused(call, 'find their document among the first 3 of bm25', 'stronger model with --llm', '--least')
     assert not (notes.folder / 'queries.jsonl').exists() and not (notes.folder / 'qrels/synthetic.tsv').exists()
     asked = server.asked
@@ -373,7 +366,7 @@ def test_weak_queries_are_refused_and_nothing_is_written(notes, writer):
 def test_a_model_that_repeats_itself_is_stopped_early(tmp_path, writer):
     notes = make_walk(tmp_path, [f'{noun} helps number {i}' for i, noun in enumerate(list(NOUN.values()) * 6)])
     server = writer(lambda messages: 'why am I always so tired?')
-    refused(lambda: generate_queries(notes, **asked_by(styles=['lay'], sample=66)), 'repeat', 'stronger model')
+    refused(lambda: generate_queries(notes, retriever='bm25', styles=['lay'], sample=66), 'repeat', 'stronger model')
     assert server.asked < 40
 
 
@@ -406,11 +399,11 @@ def test_personal_data_of_a_log_are_masked_and_counted(notes, tmp_path, capfd):
 def test_queries_of_the_readers_own_stay_and_odd_ones_are_refused(notes, writer):
     writer()
     write_lines(notes.path('queries.jsonl'), [{'_id': 'mine', 'text': 'what is metformin'}])
-    generate_queries(notes, **asked_by(styles=['lay']))
+    generate_queries(notes, retriever='bm25', styles=['lay'])
     rows = read_queries(notes)
     assert rows[0]['_id'] == 'mine' and rows[0]['origin'] == 'log' and len(rows) == 12
     write_lines(notes.path('queries.jsonl'), [{'_id': 'a', 'text': 'x'}, {'_id': 'a', 'text': 'y'}])
-    refused(lambda: generate_queries(notes, **asked_by(styles=['keyword'])), 'queries.jsonl:2', 'stands twice')
+    refused(lambda: generate_queries(notes, retriever='bm25', styles=['keyword']), 'queries.jsonl:2', 'stands twice')
 
 
 def test_the_command(notes, writer, medir, tmp_path):
@@ -497,9 +490,8 @@ def test_what_nobody_named_is_chosen_by_the_minutes_of_the_walk(walk, monkeypatc
     assert found.left_out['mpnet'].endswith(f'--to {walk.folder} --minutes 31')
     assert '--system' in found.left_out['mpnet']
     assert candidate_systems(walk, 'en', ['bm25', 'mpnet']).systems == ['bm25', 'mpnet']
-    longer = StudyFolder.begin(
-        walk.folder, **walk.settings.model_dump() | {'minutes': 31, 'passages': {'sentences': 2}}
-    )
+    settings = walk.settings.model_dump() | {'minutes': 31, 'passages': {'sentences': 2}}
+    longer = StudyFolder.begin(walk.folder, **settings)
     assert 'mpnet' in candidate_systems(longer, 'en').systems and candidate_systems(longer, 'en').left_out == {}
 
 
@@ -514,10 +506,8 @@ def record_hyde(task, writer):
 def test_recorded_texts_make_rivals_and_nobody_is_asked(walk, home, capfd):
     tasks = study_tasks(walk)
     verdict = give_verdict(walk, PAIR, clock=False, recorded=True)
-    assert 'no language model has its HyDE texts for all 72 queries recorded' in ' '.join(
-        capfd.readouterr().err.split()
-    )
-    assert verdict.choice in PAIR
+    said = ' '.join(capfd.readouterr().err.split())
+    assert 'no language model has its HyDE texts for all 72 queries recorded' in said and verdict.choice in PAIR
     record_hyde(tasks['people'], 'smollm2')
     assert recorded_writers(tasks.values()) == []  # the synthetic queries have none yet
     record_hyde(tasks['synthetic'], 'smollm2')
@@ -587,10 +577,8 @@ def test_a_shown_difference_is_said(walk):
     task = study_tasks(walk)
     # judgements that one of the two cannot meet: everything that it finds is wrong
     measured, _ = measure_quality({'people': task['people']}, PAIR, ['nDCG@10'])
-    lists = measured['people'].scores
-    worse = lists[1]
-    worse.frame = worse.frame.assign(value=0.0)
-    worse._rows = None
+    worse = measured['people'].scores[1]
+    worse.frame, worse._rows = worse.frame.assign(value=0.0), None
     decision = decide_from(measured, {'bm25': cost('bm25', 5.0), 'bm25(b=0)': cost('bm25(b=0)', 1.0)})
     assert decision.worse == ('bm25(b=0)',) and decision.cheapest == decision.choice == 'bm25' and not decision.open
     said = recommendation_sentence(decision, measured['people'], {'bm25': cost('bm25', 5.0)})
@@ -685,9 +673,7 @@ def test_times_of_a_busy_machine_are_said_and_measured_again(walk, monkeypatch):
     monkeypatch.setattr(module, '_run_child', run)
     monkeypatch.setattr(sys.modules['medir_nb.study.verdict'], 'waiting_processes', lambda: wanting[0])
 
-    def busy_reasons():
-        return [reason for reason in give_verdict(walk, PAIR).content['reasons'] if 'busy' in reason]
-
+    busy_reasons = lambda: [reason for reason in give_verdict(walk, PAIR).content['reasons'] if 'busy' in reason]
     assert '99.0 processes wanted a core' in busy_reasons()[0] and len(asked) == 2
     assert busy_reasons() and len(asked) == 2  # still busy: what there is stays
     wanting[0] = 0.0

@@ -9,36 +9,36 @@ __all__ = ['audit', 'second_audit']
 from typing import NamedTuple
 import numpy as np
 import pandas as pd
-from ..core.errors import check, MedirError, nearest
-from ..core.settings import registry
-from ..evaluator.score_frames import signed
-from ..evaluator.statistics import paired_p
-from .papers import published, unit_value
+from ..core import check, nearest, registry
+from ..evaluator import paired_p, signed
+from .curve_figures import parse_size
 from .independent import in_place_of_printed
-from .papers import long_name, paper_row, paper_tasks
+from .papers import long_name, paper_row, paper_tasks, published, unit_value
 from .table import task_title
 from .table_rows import none_if_missing, printed_name
-from .curve_figures import parse_size
-
-# %% ../../nbs/08_papers/11_audits.ipynb #b073686a
-def _row_names(cells: pd.DataFrame) -> pd.Series:
-    "A name for each printed row."
-    depth = cells.depth.map(lambda d: '' if none_if_missing(d) is None else f'@{int(d)}')
-    name = cells.system.map(printed_name) + depth
-    variants = cells.variant.groupby([cells.table, name]).transform('nunique')
-    name = name.where(variants < 2, name + ', ' + cells.variant.astype(str))
-    tables = cells.table.groupby(name).transform('nunique')
-    return name.where(tables < 2, name + ', ' + cells.table)
 
 # %% ../../nbs/08_papers/11_audits.ipynb #4890427f
 _ABOUT = ['table', 'variant', 'group', 'method', 'llm', 'retriever', 'reranker', 'depth']
 
 
-def _cell_rows(cells: pd.DataFrame) -> pd.DataFrame:
-    "A row a cell."
-    column = cells.dataset + ' ' + cells.metric
-    label = cells.name + ' ' + column
-    return cells.assign(heading=column, label=label, printed_mean=cells.unit).set_index('label', drop=False)
+def _tables(claim: dict) -> list[str]:
+    return [claim['table']] if isinstance(claim['table'], str) else claim['table']
+
+
+def _claim_cells(row: dict, claim: dict, cells: pd.DataFrame, tasks: list[str]) -> pd.DataFrame:
+    "The cells of a claim's tables, each with the name of its row and its value from 0 to 1."
+    cells = cells[cells.table.isin(_tables(claim)) & ~cells.system.isin(row.get('without', []))]
+    is_other = cells.task.notna() & ~cells.task.isin(tasks) & (not claim.get('long'))
+    if measure := row.get('measure'):
+        is_other |= cells.measure != measure
+    cells = cells[~is_other]
+    depth = cells.depth.map(lambda depth: '' if none_if_missing(depth) is None else f'@{int(depth)}')
+    name = cells.system.map(printed_name) + depth
+    variants = cells.variant.groupby([cells.table, name]).transform('nunique')
+    name = name.where(variants < 2, name + ', ' + cells.variant.astype(str))
+    tables = cells.table.groupby(name).transform('nunique')
+    name = name.where(tables < 2, name + ', ' + cells.table)
+    return cells.assign(name=name, unit=unit_value(cells).astype(float))
 
 
 def _system_rows(cells: pd.DataFrame, tasks: list[str]) -> pd.DataFrame:
@@ -46,22 +46,11 @@ def _system_rows(cells: pd.DataFrame, tasks: list[str]) -> pd.DataFrame:
     frame = cells.drop_duplicates('name').set_index('name')[_ABOUT]
     frame = frame.join(cells[cells.task.notna()].pivot(index='name', columns='task', values='unit'))
     is_mean = cells.task.isna() & cells.dataset.str.lower().str.startswith('avg')
-    columns = {'size': cells[cells.metric == 'params'].set_index('name').text.map(parse_size)}
-    columns['printed_mean'] = cells[is_mean].drop_duplicates('name').set_index('name').unit
-    frame = frame.assign(label=frame.index, **columns)
-    scores = frame.reindex(columns=tasks)
-    has_none = scores.isna().all(axis=1) & frame.printed_mean.notna()
-    return frame[scores.notna().all(axis=1) | has_none]
-
-# %% ../../nbs/08_papers/11_audits.ipynb #9ac71dd1
-def _with_means(frame: pd.DataFrame, tasks: list[str], groups: dict[str, str]) -> pd.DataFrame:
-    "The frame with mean, gain, rank and place, and a column for each of the paper's groups of rows."
-    mean = frame.reindex(columns=tasks).mean(axis=1).fillna(frame.printed_mean)
-    frame = frame.assign(mean=mean, gain=mean - frame.retriever.map(mean), rank=mean.rank(ascending=False))
-    frame['place'] = frame.groupby('group')['mean'].rank(ascending=False)
-    for name, query in groups.items():
-        frame[name] = frame.eval(query, engine='python')
-    return frame
+    size = cells[cells.metric == 'params'].set_index('name').text.map(parse_size)
+    printed_mean = cells[is_mean].drop_duplicates('name').set_index('name').unit
+    frame = frame.assign(label=frame.index, size=size, printed_mean=printed_mean)
+    is_known = frame.reindex(columns=tasks).notna()
+    return frame[is_known.all(axis=1) | (~is_known.any(axis=1) & frame.printed_mean.notna())]
 
 # %% ../../nbs/08_papers/11_audits.ipynb #33c6a030
 class _Comparison(NamedTuple):
@@ -96,8 +85,7 @@ def _comparisons(claim: dict, frame: pd.DataFrame, tasks: list[str]) -> list[_Co
         return [_Comparison(task_title(task), of, than, task) for task in tasks]
     if each is None:
         return [_Comparison('', of, than, column)]
-    groups = frame.loc[of].groupby(each).groups.items()
-    of_each = frame.groupby(each).groups
+    groups, of_each = frame.loc[of].groupby(each).groups.items(), frame.groupby(each).groups
     return [_Comparison(str(name), rows, than.intersection(of_each[name]), column) for name, rows in groups]
 
 # %% ../../nbs/08_papers/11_audits.ipynb #fd597838
@@ -112,8 +100,7 @@ _CHOICES = {  # which of the values of some rows
 
 
 def _values(frame: pd.DataFrame, rows: pd.Index, column: str) -> pd.Series:
-    values = frame[column] if column in frame else frame.eval(column, engine='python')
-    return values.loc[rows]
+    return (frame[column] if column in frame else frame.eval(column, engine='python')).loc[rows]
 
 
 def _quantity(claim: dict, frame: pd.DataFrame, compared: _Comparison) -> float:
@@ -130,15 +117,10 @@ def _keeps(claim: dict, limits: dict, quantity: float) -> bool:
     if 'printed' in claim:
         step = 10.0 ** -len(str(claim['printed']).partition('.')[2])
         return abs(round(claim.get('scale', 100) * quantity, 2) - claim['printed']) <= step / 2 + 1e-9
-    bounds = {name: limits.get(claim[name], claim[name]) for name in ('above', 'at_least', 'at_most') if name in claim}
-    bounds = bounds or {'above': 0}
+    names = [name for name in ('above', 'at_least', 'at_most') if name in claim]
+    bounds = {name: limits.get(claim[name], claim[name]) for name in names} or {'above': 0}
     low, high = bounds.get('at_least', quantity), bounds.get('at_most', quantity)
     return quantity > bounds.get('above', float('-inf')) and low <= quantity <= high
-
-
-def _sign_p(differences: list[float]) -> float:
-    "The exact sign-flip test of differences."
-    return paired_p(np.array(differences), np.zeros(len(differences)))
 
 # %% ../../nbs/08_papers/11_audits.ipynb #d1e70662
 class _Words:
@@ -148,14 +130,13 @@ class _Words:
         self.claim, self.paper = claim, paper
         self.scale, self.digits = claim.get('scale', 100), registry('claims')[paper].get('digits', 2)
         self.by, self.column = claim.get('by', 'mean'), claim.get('column', 'mean')
+        self.is_count, self.is_rank = self.by == 'count', self.column in ('rank', 'place')
 
     def name(self, label: str) -> str:
         return long_name(label, self.paper) if paper_row(self.paper).get('names') else label
 
     def number(self, value: float) -> str:
-        if self.by == 'count' or self.column in ('rank', 'place'):
-            return f'{value:.0f}'
-        return f'{self.scale * value:.{self.digits}f}'
+        return f'{value:.0f}' if self.is_count or self.is_rank else f'{self.scale * value:.{self.digits}f}'
 
     def change(self, value: float) -> str:
         return signed(self.scale * value, self.digits)
@@ -164,14 +145,11 @@ class _Words:
         ends = ' to '.join(map(self.change, (min(values), max(values))))
         return f'{sum(value > 0 for value in values)} of {len(values)}{unit}, {ends}'
 
-    def ends(self, values: pd.Series) -> str:
-        return ', '.join(map(self.change, (values.min(), values.mean(), values.max())))
-
-    def spread(self, values: pd.Series) -> str:
+    def spread(self, values: pd.Series, few: int = 5) -> str:
         "Each of a few values, else least, mean and most of them."
-        tell = self.number if self.column in ('rank', 'place') else self.change
-        if len(values) > 5:
-            return self.ends(values)
+        if len(values) > few:
+            return ', '.join(map(self.change, (values.min(), values.mean(), values.max())))
+        tell = self.number if self.is_rank else self.change
         return ', '.join(f'{self.name(label)} {tell(value)}' for label, value in values.items())
 
     def side(self, values: pd.Series, by: str) -> str:
@@ -180,25 +158,24 @@ class _Words:
         whose = values.index[values == chosen] if len(values) > 1 else ()
         return self.number(chosen) + (f' ({self.name(whose[0])})' if len(whose) else '')
 
-# %% ../../nbs/08_papers/11_audits.ipynb #c759d41f
-def _found_of_many(words: _Words, frame: pd.DataFrame, compared: list[_Comparison], quantities: list[float]) -> str:
-    "Each of several comparisons, or how many of them are above zero."
-    if words.claim.get('each') == 'task' or len(quantities) > 12:
-        test = f'p {_sign_p(quantities):.3f}; ' if 'p_below' in words.claim else ''
-        return test + words.above_zero(quantities, ' tasks' if words.claim.get('each') == 'task' else '')
-    told = []
-    for comparison, quantity in zip(compared, quantities, strict=True):
-        values = _values(frame, comparison.of, comparison.column)
-        is_group = comparison.than.empty and len(values) > 1
-        name = ' − '.join(map(words.name, comparison.name.split(' − ')))
-        told.append(f'{name}: {words.ends(values)}' if is_group else f'{name} {words.change(quantity)}')
-    return '; '.join(told)
+    def of_many(self, frame: pd.DataFrame, compared: list[_Comparison], quantities: list[float]) -> str:
+        "Each of several comparisons, or how many of them are above zero."
+        is_by_task, told = self.claim.get('each') == 'task', []
+        if is_by_task or len(quantities) > 12:
+            test = f'p {paired_p(quantities, [0] * len(quantities)):.3f}; ' if 'p_below' in self.claim else ''
+            return test + self.above_zero(quantities, ' tasks' if is_by_task else '')
+        for comparison, quantity in zip(compared, quantities, strict=True):
+            values = _values(frame, comparison.of, comparison.column)
+            is_group = comparison.than.empty and len(values) > 1
+            name = ' − '.join(map(self.name, comparison.name.split(' − ')))
+            told.append(f'{name}: {self.spread(values, 0)}' if is_group else f'{name} {self.change(quantity)}')
+        return '; '.join(told)
 
 # %% ../../nbs/08_papers/11_audits.ipynb #11929054
 def _found_of_one(words: _Words, frame: pd.DataFrame, compared: _Comparison, quantity: float, tasks: list[str]) -> str:
     "A number with whose it is, or both sides of a comparison."
     claim, of = words.claim, _values(frame, compared.of, compared.column)
-    if claim.get('ratio') or words.by == 'count' or ('printed' in claim and len(compared.than)):
+    if claim.get('ratio') or words.is_count or ('printed' in claim and len(compared.than)):
         return words.number(quantity)
     if compared.than.empty:
         return words.side(of, words.by) if words.column == 'mean' else words.spread(of)
@@ -216,34 +193,44 @@ class _Reading:
     "A claim read of published cells."
 
     def __init__(self, paper: str, claim: dict, cells: pd.DataFrame, limits: dict):
-        row = registry('claims')[paper]
-        self.paper, self.claim = paper, claim
+        row, tasks = registry('claims')[paper], paper_tasks(paper)
+        self.claim, self.words, self.cells = claim, _Words(claim, paper), _claim_cells(row, claim, cells, tasks)
         self.limits, self.groups = row.get('limits', {}) | limits, row.get('groups', {})
-        self.cells = _claim_cells(row, claim, cells, paper_tasks(paper))
-        printed = set(self.cells.task)
-        self.tasks = [] if claim.get('long') else claim.get('tasks') or [t for t in paper_tasks(paper) if t in printed]
-        self.frame = _cell_rows(self.cells) if claim.get('long') else _system_rows(self.cells, self.tasks)
-        self.whole = self.with_means()
+        if claim.get('long'):  # a row a cell
+            column = self.cells.dataset + ' ' + self.cells.metric
+            about = {'heading': column, 'label': self.cells.name + ' ' + column, 'printed_mean': self.cells.unit}
+            self.tasks, self.frame = [], self.cells.assign(**about).set_index('label', drop=False)
+        else:
+            printed = set(self.cells.task)
+            self.tasks = claim.get('tasks') or [task for task in tasks if task in printed]
+            self.frame = _system_rows(self.cells, self.tasks)
+        self.whole = self.with_means(self.frame)
         self.compared = _comparisons(claim, self.whole, self.tasks)
 
-    def with_means(self, frame: pd.DataFrame | None = None, left_out: str = '') -> pd.DataFrame:
-        frame = self.frame if frame is None else frame
-        return _with_means(frame, [task for task in self.tasks if task != left_out], self.groups)
+    def with_means(self, frame: pd.DataFrame, left_out: str = '') -> pd.DataFrame:
+        "A frame with mean, gain, rank and place, and a column for each of the paper's groups of rows."
+        scores = frame.reindex(columns=[task for task in self.tasks if task != left_out])
+        mean = scores.mean(axis=1).fillna(frame.printed_mean)
+        frame = frame.assign(mean=mean, gain=mean - frame.retriever.map(mean), rank=mean.rank(ascending=False))
+        frame['place'] = frame.groupby('group')['mean'].rank(ascending=False)
+        for name, query in self.groups.items():
+            frame[name] = frame.eval(query, engine='python')
+        return frame
 
     def quantities(self, frame: pd.DataFrame) -> list[float]:
         return [_quantity(self.claim, frame, compared) for compared in self.compared]
 
     def holds(self, quantities: list[float]) -> bool:
         if 'p_below' in self.claim:
-            return _sign_p(quantities) < self.claim['p_below']
+            return paired_p(quantities, [0] * len(quantities)) < self.claim['p_below']
         kept = [_keeps(self.claim, self.limits, quantity) for quantity in quantities]
         return sum(kept) > len(kept) / 2 if self.claim.get('mostly') else all(kept)
 
     def found(self) -> str:
-        words, quantities = _Words(self.claim, self.paper), self.quantities(self.whole)
+        quantities = self.quantities(self.whole)
         if len(quantities) > 1:
-            return _found_of_many(words, self.whole, self.compared, quantities)
-        return _found_of_one(words, self.whole, self.compared[0], quantities[0], self.tasks)
+            return self.words.of_many(self.whole, self.compared, quantities)
+        return _found_of_one(self.words, self.whole, self.compared[0], quantities[0], self.tasks)
 
     def rows(self) -> pd.Index:
         "The rows that a claim speaks of, the retrievers of gains among them."
@@ -251,17 +238,6 @@ class _Reading:
         if self.claim.get('column') == 'gain':
             named = named.append(pd.Index(self.frame.retriever.loc[named].dropna()))
         return named.unique()
-
-
-def _claim_cells(row: dict, claim: dict, cells: pd.DataFrame, tasks: list[str]) -> pd.DataFrame:
-    "The cells of a claim's tables, each with the name of its row and its value from 0 to 1."
-    tables = [claim['table']] if isinstance(claim['table'], str) else claim['table']
-    cells = cells[cells.table.isin(tables) & ~cells.system.isin(row.get('without', []))]
-    is_other = cells.task.notna() & ~cells.task.isin(tasks) & (not claim.get('long'))
-    if measure := row.get('measure'):
-        is_other |= cells.measure != measure
-    cells = cells[~is_other]
-    return cells.assign(name=_row_names(cells), unit=unit_value(cells).astype(float))
 
 # %% ../../nbs/08_papers/11_audits.ipynb #8d412509
 def _has_task_means(reading: _Reading) -> bool:
@@ -273,24 +249,24 @@ def _has_task_means(reading: _Reading) -> bool:
     return not rows.isna().all(axis=1).any()
 
 
+def _turning(reading: _Reading) -> list[str]:
+    "The tasks without which a claim of task means, that is no printed number, changes."
+    holds, frame = reading.holds(reading.quantities(reading.whole)), reading.frame
+    left = {task: reading.quantities(reading.with_means(frame, task)) for task in reading.tasks}
+    return [task for task, quantities in left.items() if reading.holds(quantities) != holds]
+
+
 def _one_out(reading: _Reading) -> str:
     "What leaving one task out changes; nothing to say where no mean is compared."
     if not _has_task_means(reading):
         return ''
-    if 'printed' in reading.claim:
-        of_task = {task: reading.quantities(reading.with_means(left_out=task)) for task in reading.tasks}
-        value = {task: reading.claim.get('scale', 100) * quantities[0] for task, quantities in of_task.items()}
-        ends = (min(value, key=value.get), max(value, key=value.get))
-        return ' to '.join(f'{value[task]:.1f} (without {task_title(task)})' for task in ends)
-    turning = list(map(task_title, _turning(reading)))
-    return f'changes without {", ".join(turning)}' if turning else 'the same'
-
-
-def _turning(reading: _Reading) -> list[str]:
-    "The tasks without which a claim of task means, that is no printed number, changes."
-    holds = reading.holds(reading.quantities(reading.whole))
-    left = {task: reading.with_means(left_out=task) for task in reading.tasks}
-    return [task for task, frame in left.items() if reading.holds(reading.quantities(frame)) != holds]
+    if 'printed' not in reading.claim:
+        turning = list(map(task_title, _turning(reading)))
+        return f'changes without {", ".join(turning)}' if turning else 'the same'
+    scale = reading.claim.get('scale', 100)
+    value = {t: scale * reading.quantities(reading.with_means(reading.frame, t))[0] for t in reading.tasks}
+    ends = (min(value, key=value.get), max(value, key=value.get))
+    return ' to '.join(f'{value[task]:.1f} (without {task_title(task)})' for task in ends)
 
 # %% ../../nbs/08_papers/11_audits.ipynb #bf6a19d5
 def _claims(paper: str) -> list[dict]:
@@ -299,17 +275,16 @@ def _claims(paper: str) -> list[dict]:
     return rows[paper]['claims']
 
 
-def _printed_claim(reading: _Reading) -> dict:
+def _told(reading: _Reading) -> dict:
     "What a source says, how it is read, and what was found."
-    claim, holds = reading.claim, reading.holds(reading.quantities(reading.whole))
-    tables = [claim['table']] if isinstance(claim['table'], str) else claim['table']
+    claim = reading.claim
     return {
         'words': f'“{claim["words"]}”' if claim.get('words') else '',
         'source': claim['source'],
-        'table': ', '.join(tables),
+        'table': ', '.join(_tables(claim)),
         'reading': claim['reading'],
         'printed': str(claim.get('printed') or claim.get('said') or ''),
-        'holds': 'yes' if holds else 'no',
+        'holds': 'yes' if reading.holds(reading.quantities(reading.whole)) else 'no',
         'found': reading.found(),
     }
 
@@ -321,44 +296,26 @@ def audit(
 ) -> pd.DataFrame:
     "Each claim of a paper: whether it holds, what was found, and what leaving one task out changes."
     cells = published(paper) if cells is None else cells
-    rows = []
-    for reading in (_Reading(paper, claim, cells, limits) for claim in _claims(paper)):
-        rows.append(_printed_claim(reading) | {'leaving one task out': _one_out(reading)})
-    audited = pd.DataFrame(rows)
+    readings = [_Reading(paper, claim, cells, limits) for claim in _claims(paper)]
+    audited = pd.DataFrame([_told(reading) | {'leaving one task out': _one_out(reading)} for reading in readings])
     return audited if audited.words.any() else audited.drop(columns='words')
 
 # %% ../../nbs/08_papers/11_audits.ipynb #ca11ce12
-def _shares(reading: _Reading) -> dict[str, float]:
-    "The rows that a claim compares, each with its share of the claim."
-    found = {}
-    for side in (side for compared in reading.compared for side in (compared.of, compared.than)):
-        for name in side:
-            found[name] = found.get(name, 0) + 1 / len(side) / len(reading.compared)
-    return found
-
-
 def claims_on_cells(
     paper: str,  # a row of `claims.yaml`
 ) -> pd.DataFrame:
     "The printed rows and tasks that a claim hangs on: without the task it changes; `share` is the row's part of it."
     cells, found = published(paper), []
     for claim in _claims(paper):
-        reading = _Reading(paper, claim, cells, {})
-        tasks = _turning(reading) if _has_task_means(reading) and 'printed' not in claim else []
+        reading, shares = _Reading(paper, claim, cells, {}), {}
+        for side in [side for compared in reading.compared for side in (compared.of, compared.than)]:
+            for name in side:
+                shares[name] = shares.get(name, 0) + 1 / len(side) / len(reading.compared)
         rows = reading.cells.drop_duplicates('name').set_index('name')[['paper', 'table', 'system', 'variant']]
-        shares = rows.assign(reading=claim['reading'], share=pd.Series(_shares(reading), dtype=float))
-        found += [shares.dropna(subset='share').assign(task=task) for task in tasks]
+        rows = rows.assign(reading=claim['reading'], share=pd.Series(shares, dtype=float)).dropna(subset='share')
+        tasks = _turning(reading) if _has_task_means(reading) and 'printed' not in claim else []
+        found += [rows.assign(task=task) for task in tasks]
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
-
-# %% ../../nbs/08_papers/11_audits.ipynb #82e3532a
-def _known(reading: _Reading) -> pd.DataFrame:
-    "Which cells of a claim have a second number."
-    if reading.claim.get('long'):
-        return pd.DataFrame(index=reading.frame.index)
-    cells, column = reading.cells[reading.cells.task.notna()], reading.claim.get('column', '')
-    read = [task for task in reading.frame if task in reading.tasks or f'`{task}`' in column]
-    replaced = cells.pivot(index='name', columns='task', values='replaced').astype('boolean')
-    return replaced.reindex(index=reading.frame.index, columns=read).fillna(False).astype(bool)
 
 # %% ../../nbs/08_papers/11_audits.ipynb #5c9ca5b8
 def _at_end(reading: _Reading, known: pd.DataFrame, shift: float) -> list[float]:
@@ -369,29 +326,30 @@ def _at_end(reading: _Reading, known: pd.DataFrame, shift: float) -> list[float]
         moves[compared.of] = shift
         frame = reading.frame.assign(printed_mean=reading.frame.printed_mean + moves)
         for task in known:
-            frame[task] = frame[task] + moves.where(~known[task], 0)
+            frame[task] += moves.where(~known[task], 0)
         found.append(_quantity(reading.claim, reading.with_means(frame), compared))
     return found
 
 # %% ../../nbs/08_papers/11_audits.ipynb #02b52da8
-_SECOND = ['second numbers', 'with them', 'found with them', 'bounds', 'verdict']
-
-
 def _with_bounds(printed: _Reading, second: _Reading) -> dict:
     "What second numbers say of a claim."
-    known = _known(second)
-    of_claim = known.reindex(second.rows())
-    counts = second.claim.get('by') == 'count' or second.claim.get('column') == 'size'
+    claim, words, frame = second.claim, second.words, second.frame
+    known = pd.DataFrame(index=frame.index)  # which cells have a second number
+    if not claim.get('long'):
+        cells, column = second.cells[second.cells.task.notna()], claim.get('column', '')
+        read = [task for task in frame if task in second.tasks or f'`{task}`' in column]
+        replaced = cells.pivot(index='name', columns='task', values='replaced').astype('boolean')
+        known = replaced.reindex(index=frame.index, columns=read).fillna(False).astype(bool)
+    of_claim, counts = known.reindex(second.rows()), words.is_count or words.column == 'size'
     if counts or not of_claim.any(axis=None):
-        return {'second numbers': '' if counts else f'0 of {of_claim.size}'} | dict.fromkeys(_SECOND[1:], '')
-    moved = (second.frame[known.columns] - printed.frame[known.columns]).where(known)
+        empty = dict.fromkeys(['with them', 'found with them', 'bounds', 'verdict'], '')
+        return {'second numbers': '' if counts else f'0 of {of_claim.size}'} | empty
+    moved = (frame[known.columns] - printed.frame[known.columns]).where(known)
     shift = float(moved.mean(axis=1).abs().max())  # by how much the mean of a row moved at most
     ends = [_at_end(second, known, sign * shift) for sign in (-1, 1)]
-    kept = sum(second.holds(quantities) for quantities in ends)
-    words, (low, high) = _Words(second.claim, second.paper), sorted(map(min, ends))
-    is_within = kept == 0 and low < second.claim.get('printed', np.nan) / words.scale < high
-    is_number = 'printed' in second.claim or second.claim.get('ratio') or words.column in ('rank', 'place')
-    tell = words.number if is_number else words.change
+    kept, (low, high) = sum(map(second.holds, ends)), sorted(map(min, ends))
+    is_within = kept == 0 and low < claim.get('printed', np.nan) / words.scale < high
+    tell = words.number if 'printed' in claim or claim.get('ratio') or words.is_rank else words.change
     return {
         'second numbers': f'{int(of_claim.sum(axis=None))} of {of_claim.size}',
         'with them': 'yes' if second.holds(second.quantities(second.whole)) else 'no',
@@ -409,5 +367,5 @@ def second_audit(
     replaced, rows = in_place_of_printed(cells), []
     for claim in _claims(paper):
         printed, second = (_Reading(paper, claim, of, {}) for of in (cells, replaced))
-        rows.append({'paper': paper} | _printed_claim(printed) | _with_bounds(printed, second))
+        rows.append({'paper': paper} | _told(printed) | _with_bounds(printed, second))
     return pd.DataFrame(rows)

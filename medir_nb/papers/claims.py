@@ -8,9 +8,8 @@ __all__ = ['task_table', 'leave_one_out', 'published_gains', 'task_tests', 'grou
 # %% ../../nbs/08_papers/05_claims.ipynb #5dba45e0
 import numpy as np
 import pandas as pd
-from ..core.errors import check, MedirError, NothingToMeasure
-from ..core.settings import registry
-from ..evaluator.statistics import holm, paired_p
+from ..core import check, MedirError, NothingToMeasure, registry
+from ..evaluator import holm, paired_p
 from .papers import published, unit_value
 from .table_rows import none_if_missing
 
@@ -46,45 +45,39 @@ def leave_one_out(
         parts.append(pd.DataFrame({'left_out': left_out, 'system': mean.index, 'mean': mean, 'rank': rank}))
     return pd.concat(parts, ignore_index=True)
 
-# %% ../../nbs/08_papers/05_claims.ipynb #bbf87c10
-def _unit_cells(paper: str, table: str, tasks, measure: str) -> pd.DataFrame:
-    "Cells of a table on `tasks`, from 0 to 1, with their table as source."
-    cells = published(paper, table, measure=measure)
-    return cells[cells.task.isin(tasks)].assign(value=unit_value, source=table)
-
-
-def _leaderboard_cells(paper: str, tasks, measure: str) -> pd.DataFrame:
-    "The leaderboard's cells without rerankers, under the names of the result files."
-    cells = _unit_cells(paper, 'leaderboard', tasks, measure)
+# %% ../../nbs/08_papers/05_claims.ipynb #5a556e71
+def _leaderboard(cells: pd.DataFrame, paper: str) -> pd.DataFrame:
+    "Cells of the leaderboard without rerankers, under the names of the result files."
     short = {name: names[0] for names in registry('systems')[paper].values() for name in names}
-    method, writer = {}, {}
-    for row in registry('llms').values():
-        for printed, how in row.get('leaderboard', {}).items():
-            method[printed], writer[printed] = how, row['published_as'][0]
+    boards = [(row['published_as'][0], row['leaderboard']) for row in registry('llms').values() if 'leaderboard' in row]
+    method = {printed: how for _, board in boards for printed, how in board.items()}
+    writer = {printed: name for name, board in boards for printed in board}
     return cells[cells.reranker.isna()].assign(
         retriever=lambda c: c.retriever.map(lambda name: short.get(name, name)),
         method=lambda c: c.llm.map(lambda name: method.get(name, '')),
         llm=lambda c: c.llm.map(lambda name: writer.get(name, '')),
     )
 
-# %% ../../nbs/08_papers/05_claims.ipynb #5a556e71
+
 _EXPANDED = ['retriever', 'method', 'llm']  # what tells an expanded system from another
-_GAINS = ['retriever', 'method', 'llm', 'task', 'family', 'plain', 'score', 'difference', 'table']
+_GAINS = [*_EXPANDED, 'task', 'family', 'plain', 'score', 'difference', 'table']
 
 
 def published_gains(paper: str = 'r2med', measure: str = 'nDCG@10') -> pd.DataFrame:
     "Each printed expansion beside its retriever alone, a row a task, from 0 to 1; `table` is where it is printed."
     family = {name: row['group'] for name, row in registry('tasks').items() if row['paper'] == paper}
-    files, plain = (_unit_cells(paper, table, family, measure) for table in ('gar', 'base'))
-    board = _leaderboard_cells(paper, family, measure)
-    in_files = set(zip(*(files[column] for column in _EXPANDED), strict=True))
+    cells = published(paper, ['gar', 'base', 'leaderboard'], measure=measure)
+    cells = cells[cells.task.isin(family)].assign(value=unit_value)
+    files, plain, board = (cells[cells.table == table] for table in ('gar', 'base', 'leaderboard'))
+    board = _leaderboard(board, paper)
+    in_files = set(files[_EXPANDED].itertuples(index=False, name=None))
     is_new = (board.llm != '') & ~board[_EXPANDED].apply(tuple, axis=1).isin(in_files)
     alone = {'gar': plain, 'leaderboard': board[board.llm == '']}
-    alone = {table: cells.set_index(['retriever', 'task']).value for table, cells in alone.items()}
+    alone = {table: of.set_index(['retriever', 'task']).value for table, of in alone.items()}
     gains = pd.concat([files, board[is_new]], ignore_index=True)
-    keys = zip(gains.source, gains.retriever, gains.task, strict=True)
+    keys = zip(gains.table, gains.retriever, gains.task, strict=True)
     gains['plain'] = [alone[table][retriever, task] for table, retriever, task in keys]
-    gains = gains.assign(family=gains.task.map(family), score=gains.value, table=gains.source)
+    gains = gains.assign(family=gains.task.map(family), score=gains.value)
     return gains.assign(difference=gains.score - gains.plain)[_GAINS]
 
 # %% ../../nbs/08_papers/05_claims.ipynb #f599ab39
@@ -112,22 +105,6 @@ def group_means(
     whole = wide.dropna(subset=wanted)
     return pd.DataFrame({name: whole[tasks].mean(axis=1) for name, tasks in groups.items()})
 
-# %% ../../nbs/08_papers/05_claims.ipynb #f3149f7c
-def _rho(first, second) -> float:
-    from scipy.stats import spearmanr
-
-    return float(spearmanr(first, second).statistic)
-
-
-def _resampled(first: np.ndarray, second: np.ndarray, samples: int, seed: int) -> tuple[float, float]:
-    "The percentile bootstrap interval of ρ over systems; samples in which one group ranks nothing are drawn again."
-    rng, drawn = np.random.default_rng(seed), []
-    while len(drawn) < samples:
-        chosen = rng.integers(len(first), size=len(first))
-        if np.ptp(first[chosen]) and np.ptp(second[chosen]):
-            drawn.append(_rho(first[chosen], second[chosen]))
-    return tuple(float(bound) for bound in np.percentile(drawn, [2.5, 97.5]))
-
 # %% ../../nbs/08_papers/05_claims.ipynb #e47339ce
 def group_correlation(
     means: pd.DataFrame,  # of `group_means`, with two columns
@@ -140,11 +117,14 @@ def group_correlation(
     check(means.shape[1] == 2, f'{means.shape[1]} groups', 'group_correlation', 'give two')
     if len(means) < 4:
         raise NothingToMeasure(f'{len(means)} systems rank nothing', 'group_correlation', 'take at least four')
-    first, second = (means[name].to_numpy() for name in means)
-    whole = spearmanr(first, second)
-    low, high = _resampled(first, second, samples, seed)
-    one_less = {name: _rho(*means.drop(index=name).to_numpy().T) for name in means.index}
+    (first, second), rng, drawn = means.to_numpy().T, np.random.default_rng(seed), []
+    while len(drawn) < samples:  # samples in which one group ranks nothing are drawn again
+        chosen = rng.integers(len(first), size=len(first))
+        if np.ptp(first[chosen]) and np.ptp(second[chosen]):
+            drawn.append(spearmanr(first[chosen], second[chosen]).statistic)
+    low, high = map(float, np.percentile(drawn, [2.5, 97.5]))
+    one_less = {name: float(spearmanr(*means.drop(index=name).to_numpy().T).statistic) for name in means.index}
     least, most = min(one_less, key=one_less.get), max(one_less, key=one_less.get)
     without = {f'without {least}': one_less[least], f'without {most}': one_less[most]}
-    rho, p = float(whole.statistic), float(whole.pvalue)
+    rho, p = map(float, spearmanr(first, second))
     return {'systems': len(means), 'rho': rho, 'p': p, 'low': low, 'high': high} | without

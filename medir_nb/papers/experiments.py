@@ -12,18 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 import pandas as pd
-from ..core.console import to_markdown
-from ..core.errors import MedirError, checked
-from ..core.files import atomic_path, write_json
-from ..core.hardware import machine, versions
-from ..data.registered import task_folder
-from ..evaluator.effects import over_seeds, seed_spread
-from ..evaluator.comparison import compare, compare_all
-from ..evaluator.evaluation import evaluate_grid
-from ..evaluator.score_frames import ScoreFrame, table_apart, tests_table, with_interval
-from ..evaluator.scores import measure_label, oracle_scores, Scores, scores_table
-from ..evaluator.statistics import holm, interval
-from ..generator.models import configure
+from ..core import atomic_path, checked, machine, to_markdown, versions, write_json
+from ..data import task_folder
+from ..evaluator import compare, compare_all, evaluate_grid, holm, interval, measure_label, oracle_scores
+from ..evaluator import over_seeds, ScoreFrame, Scores, scores_table, seed_spread, table_apart, tests_table
+from ..evaluator import with_interval
+from ..generator import configure
 from .table import Ledger
 from .verdicts import system_or_none, unlimited_name
 
@@ -53,24 +47,16 @@ def scores_by_system(scores: list[Scores]) -> dict[tuple, Scores]:
     return {(score.task.name, _spelling(score.system)): score for score in scores}
 
 
-def baseline_pairs(
-    scores: list[Scores],
-    baseline: str | Callable,  # an expression, or a function from an expression to its baseline ('': none)
-) -> list[tuple[Scores, Scores]]:
-    "(baseline, score) for each score whose baseline was measured on the same task."
+def baseline_pairs(scores: list[Scores], baseline: str | Callable) -> list[tuple[Scores, Scores]]:
+    "(baseline, score) of each score whose baseline, one for all or a function of its expression, has the same task."
     measured, pairs = scores_by_system(scores), []
     for score in scores:
         name = baseline(score.system) if callable(baseline) else baseline
         plain = measured.get((score.task.name, _spelling(name))) if name else None
-        if plain is not None and plain is not score:
-            pairs.append((plain, score))
+        pairs += [(plain, score)] if plain is not None and plain is not score else []
     return pairs
 
 # %% ../../nbs/08_papers/06_experiments.ipynb #edc7c6be
-_AGAINST = ['task', 'system', 'baseline', 'measure', 'plain', 'score', 'difference', 'low', 'high', 'p', 'wins']
-_AGAINST += ['losses', 'n']
-
-
 @checked
 def all_pairs(scores: list[Scores], measure: str | None = None) -> pd.DataFrame:
     "Every two systems of a task, corrected within the task."
@@ -88,22 +74,11 @@ def against_baseline(pairs: list[tuple[Scores, Scores]], measure: str | None = N
             means = plain.mean(c.measure), score.mean(c.measure), c.difference
             test = c.low, c.high, c.p, c.wins, c.losses, c.n_queries
             rows.append((score.task.name, score.system, plain.system, c.measure, *means, *test))
-    frame = pd.DataFrame(rows, columns=_AGAINST)
+    columns = 'task system baseline measure plain score difference low high p wins losses n'.split()
+    frame = pd.DataFrame(rows, columns=columns)
     return frame.assign(p_holm=holm(frame.p) if rows else [])
 
 # %% ../../nbs/08_papers/06_experiments.ipynb #5da0b10a
-def _label_rows(score: Scores, measure: str, least: int) -> list[tuple]:
-    "Task, label, size, covered queries, system, and mean with interval over the queries of each label."
-    labels, values = pd.Series(score.task.labels, dtype=object), score.values(measure)
-    groups = {label: part for label, part in values.groupby(values.index.map(labels)) if len(part) >= least}
-    covered = f'{sum(map(len, groups.values()))}/{len(values)}'
-    rows = []
-    for label, part in groups.items():
-        mean = with_interval(part.mean(), *interval(part.to_numpy()))
-        rows.append((score.task.name, label, len(part), covered, score.label, mean))
-    return rows
-
-
 @checked
 def by_label(
     scores: list[Scores],
@@ -112,23 +87,26 @@ def by_label(
     name: str = 'label',  # what the labels are
 ) -> pd.DataFrame:
     "Scores by the label of a query: a row a label, a column a system; without rows where no task has labels."
-    rows = [row for score in scores for row in _label_rows(score, measure, least)]
-    about = ['task', name, 'queries', 'of']
+    rows, about = [], ['task', name, 'queries', 'of']
+    for score in scores:
+        labels, values = pd.Series(score.task.labels, dtype=object), score.values(measure)
+        groups = {label: part for label, part in values.groupby(values.index.map(labels)) if len(part) >= least}
+        covered = f'{sum(map(len, groups.values()))}/{len(values)}'
+        for label, part in groups.items():
+            mean = with_interval(part.mean(), *interval(part.to_numpy()))
+            rows.append((score.task.name, label, len(part), covered, score.label, mean))
     long = pd.DataFrame(rows, columns=[*about, 'system', measure])
     wide = long.pivot(index=about, columns='system', values=measure)
     return ScoreFrame(wide.reset_index().rename_axis(columns=None))
 
-# %% ../../nbs/08_papers/06_experiments.ipynb #5c0a9d31
-_VECTORS = {'encoded_docs': 0, 'cached_docs': 0, 'truncated_docs': 0}
-
-
-def _statistics(scores: list[Scores], columns: dict) -> pd.DataFrame:
-    "A row a score; a column is a function of it, or what stands where it has no statistic of that name."
-    records = []
-    for score in scores:
-        values = {k: c(score) if callable(c) else score.stats.get(k, c) for k, c in columns.items()}
-        records.append({'task': score.task.name, 'system': score.label} | values)
-    return pd.DataFrame(records)
+# %% ../../nbs/08_papers/06_experiments.ipynb #651a6624
+def _experiment_html(run) -> str:
+    "An experiment as HTML: its scores, its tests, what did not run."
+    what = 'all pairs of a task' if run.baseline is None else 'against the baseline'
+    folded = {f'{len(run.tests)} tests ({what}, Holm)': tests_table(run.tests)}
+    folded |= {f'{len(run.not_run)} did not run': run.missing()}
+    more = (f'<details><summary>{k}</summary>{f._repr_html_()}</details>' for k, f in folded.items() if len(f))
+    return table_apart(run.scores).drop(columns='vectors')._repr_html_() + ''.join(more)
 
 # %% ../../nbs/08_papers/06_experiments.ipynb #23a59fed
 @dataclass(eq=False)
@@ -176,9 +154,10 @@ class Experiment:
 
     def ran(self, where: Callable | None = None, vectors: bool = True, **columns) -> pd.DataFrame:
         "What each system did: a column is a statistic and its default, or a function of a score."
-        chosen = [score for score in self.scores if where is None or where(score)]
-        seconds = {'seconds': lambda score: round(score.stats.get('seconds', 0), 1)}
-        return _statistics(chosen, _VECTORS | columns | seconds if vectors else columns)
+        if vectors:
+            seconds = {'seconds': lambda score: round(score.stats.get('seconds', 0), 1)}
+            columns = {'encoded_docs': 0, 'cached_docs': 0, 'truncated_docs': 0} | columns | seconds
+        return _statistics([score for score in self.scores if where is None or where(score)], columns)
 
     def figure_rows(self) -> pd.DataFrame:
         "The rows of `scores_figure` on the first task."
@@ -188,20 +167,16 @@ class Experiment:
     def __repr__(self):
         return f'Experiment({len(self.scores)} scores on {len(self.by_task())} tasks, {len(self.not_run)} not run)'
 
-    def _repr_html_(self) -> str:
-        return experiment_html(self)
-
-# %% ../../nbs/08_papers/06_experiments.ipynb #651a6624
-def experiment_html(run: Experiment) -> str:
-    "An experiment as HTML: its scores, its tests, what did not run."
-    what = 'all pairs of a task' if run.baseline is None else 'against the baseline'
-    folded = {f'{len(run.tests)} tests ({what}, Holm)': tests_table(run.tests)}
-    folded |= {f'{len(run.not_run)} did not run': run.missing()}
-    more = (f'<details><summary>{k}</summary>{f._repr_html_()}</details>' for k, f in folded.items() if len(f))
-    return table_apart(run.scores).drop(columns='vectors')._repr_html_() + ''.join(more)
+    _repr_html_ = _experiment_html
 
 # %% ../../nbs/08_papers/06_experiments.ipynb #1305befd
-_GAINS = ['panel', 'row', 'column', 'plain', 'score', 'difference', 'low', 'high', 'p', 'wins', 'losses', 'n']
+def _statistics(scores: list[Scores], columns: dict) -> pd.DataFrame:
+    "A row a score; a column is a function of it, or what stands where it has no statistic of that name."
+    records = []
+    for score in scores:
+        values = {k: c(score) if callable(c) else score.stats.get(k, c) for k, c in columns.items()}
+        records.append({'task': score.task.name, 'system': score.label} | values)
+    return pd.DataFrame(records)
 
 
 def gain_rows(
@@ -210,9 +185,9 @@ def gain_rows(
     column: Callable,  # from the baseline's expression to its name
 ) -> pd.DataFrame:
     "The tests of an experiment as the rows of a figure of gains."
-    tests = run.tests
+    tests, columns = run.tests, 'panel row column plain score difference low high p wins losses n'.split()
     named = tests.assign(panel=tests.task, row=tests.system.map(row), column=tests.baseline.map(column))
-    return named[_GAINS].assign(**{'p (Holm)': named.p_holm})
+    return named[columns].assign(**{'p (Holm)': named.p_holm})
 
 # %% ../../nbs/08_papers/06_experiments.ipynb #919e7499
 def gain_verdict(
@@ -226,31 +201,18 @@ def gain_verdict(
         return neither
     return above if difference > 0 else below
 
-# %% ../../nbs/08_papers/06_experiments.ipynb #fc5e7081
-_WRITTEN = ['task', 'split', 'system', 'measure', 'value', 'low', 'high', 'n_queries', 'revision', 'dtype']
-
-
-def write_experiment(run: Experiment, folder: str | Path):
-    "Write `scores.csv`, `tests.csv` and, where something is missing, `not_run.csv`."
-    frames = {'scores': scores_table(run.scores).reindex(columns=_WRITTEN), 'tests': run.tests}
-    for name, frame in (frames | ({'not_run': run.missing()} if run.not_run else {})).items():
-        with atomic_path(Path(folder) / f'{name}.csv') as part:
-            frame.to_csv(part, index=False, lineterminator='\n')
-
 # %% ../../nbs/08_papers/06_experiments.ipynb #bed8f388
 def write_tables(
     path: str | Path,  # of the Markdown file
     parts: dict,  # heading → a ledger, a frame (4 decimals), or Markdown
 ) -> Path:
     "Write tables under headings into one Markdown file; what ledgers compared, also into a `_cells.json`."
-    texts = []
+    texts, path = [], Path(path)
     for heading, part in parts.items():
-        frame = to_markdown(part) if isinstance(part, pd.DataFrame) else part
-        texts.append(f'# {heading}\n\n{part.to_markdown() if isinstance(part, Ledger) else frame}')
-    path = Path(path)
+        told = to_markdown(part) if isinstance(part, pd.DataFrame) else part
+        texts.append(f'# {heading}\n\n{part.to_markdown() if isinstance(part, Ledger) else told}')
     path.write_text('\n\n'.join(texts), encoding='utf-8')
-    ledgers = [part for part in parts.values() if isinstance(part, Ledger)]
-    if ledgers:
+    if ledgers := [part for part in parts.values() if isinstance(part, Ledger)]:
         cells = [cell for ledger in ledgers for cell in ledger.compared()]
         write_json(path.with_name(path.stem.removesuffix('_tables') + '_cells.json'), {'cells': cells})
     return path
@@ -286,8 +248,11 @@ def experiment(
         print(f'{system} on {task}: not run: {why}')
     about = {'precision': dtype or "each row's own", 'machine': machine(), 'versions': versions()}
     run = Experiment(scores, not_run, tuple(paper_tasks), baseline, measure, about)
-    if folder:
-        write_experiment(run, folder)
+    columns = 'task split system measure value low high n_queries revision dtype'.split()
+    frames = {'scores': scores_table(scores).reindex(columns=columns), 'tests': run.tests} if folder else {}
+    for name, frame in (frames | ({'not_run': run.missing()} if folder and not_run else {})).items():
+        with atomic_path(Path(folder) / f'{name}.csv') as part:
+            frame.to_csv(part, index=False, lineterminator='\n')
     return run
 
 # %% ../../nbs/08_papers/06_experiments.ipynb #cf2dd8ea

@@ -10,9 +10,7 @@ import functools
 import re
 from pathlib import Path
 import pandas as pd
-from ..core.errors import check, MedirError, nearest
-from ..core.files import atomic_path
-from ..core.places import find_root
+from ..core import atomic_path, check, find_root, nearest
 
 # %% ../../nbs/08_papers/08_figure_style.ipynb #58e051d1
 BLUE, ORANGE, GREEN, PINK, SKY, YELLOW = '#0072B2', '#D55E00', '#009E73', '#CC79A7', '#56B4E9', '#E69F00'
@@ -30,28 +28,12 @@ def colours_of(column: pd.Series) -> dict:
     return dict(zip(distinct(column), (BLUE, ORANGE, GREEN, PINK, YELLOW, SKY, INK, GREY), strict=False))
 
 # %% ../../nbs/08_papers/08_figure_style.ipynb #8efcd762
-_STYLE = {
-    'font.size': 10,
-    'font.family': 'DejaVu Sans',
-    'axes.spines.top': False,
-    'axes.spines.right': False,
-    'axes.edgecolor': '#888888',
-    'axes.labelcolor': INK,
-    'xtick.color': INK,
-    'ytick.color': INK,
-    'text.color': INK,
-    'axes.grid': True,
-    'grid.color': '#E6E6E6',
-    'grid.linewidth': 0.8,
-    'axes.axisbelow': True,
-    'axes.titlesize': 10,
-    'axes.titleweight': 'bold',
-    'axes.titlelocation': 'left',
-    'svg.hashsalt': 'medir_nb',
-    'figure.facecolor': 'white',
-    'legend.frameon': False,
-    'legend.fontsize': 9,
-}
+_STYLE = {'font.size': 10, 'font.family': 'DejaVu Sans', 'figure.facecolor': 'white', 'svg.hashsalt': 'medir_nb'}
+_STYLE |= dict.fromkeys(('axes.labelcolor', 'xtick.color', 'ytick.color', 'text.color'), INK)
+_STYLE |= {'axes.grid': True, 'axes.axisbelow': True, 'grid.color': '#E6E6E6', 'grid.linewidth': 0.8}
+_STYLE |= {'axes.spines.top': False, 'axes.spines.right': False, 'axes.edgecolor': '#888888'}
+_STYLE |= {'axes.titlesize': 10, 'axes.titleweight': 'bold', 'axes.titlelocation': 'left'}
+_STYLE |= {'legend.frameon': False, 'legend.fontsize': 9}
 
 # %% ../../nbs/08_papers/08_figure_style.ipynb #579dafbc
 def styled_figure(draw):

@@ -14,11 +14,10 @@ import os
 import re
 from pathlib import Path
 import pandas as pd
-from ..core.settings import registry
-from ..data.tables import tasks_table
+from ..core import boundary, check, checked, MedirError, nearest, registry
+from ..data import tasks_table
 from ..data.registered import TaskRow
-from ..evaluator.scores import measure_label, parse_measure
-from ..core.errors import MedirError, boundary, check, checked, nearest
+from ..evaluator import measure_label, parse_measure
 
 # %% ../../nbs/08_papers/00_papers.ipynb #0113da0b
 def paper_row(paper: str) -> dict:
@@ -71,18 +70,6 @@ def mark_notes(paper: str, labels: list[str]) -> list[str]:
     return [f'{mark} {meaning}' for mark, meaning in marks.items() if any(mark in label for label in labels)]
 
 # %% ../../nbs/08_papers/00_papers.ipynb #04ac57ab
-def _called(paper: str) -> dict[str, str]:
-    "The paper's short names of retrievers, models and rerankers → what a reader calls them."
-    models, called = registry('models'), {}
-    for expression, names in registry('systems').get(paper, {}).items():
-        row = models.get(expression.partition('(')[0], {})
-        called[names[0]] = names[-1] if len(names) > 1 else row.get('label', names[0])
-    for rows in ('llms', 'rerankers'):
-        for row in registry(rows).values():
-            called |= {name: row['label'].partition(' (')[0] for name in row.get('published_as') or ()}
-    return called | paper_row(paper).get('names', {})
-
-
 _PRINTED = re.compile(r'(?:([\w-]+)\(([^)]+)\)\+)?([^>@]+)(?:>([^@]+)@(\d+))?')
 
 
@@ -91,9 +78,15 @@ def long_name(
     paper: str = 'r2med',
 ) -> str:
     "A system of a paper's result files as a reader calls it."
-    called, parts = _called(paper), _PRINTED.fullmatch(name)
+    models, called, parts = registry('models'), {}, _PRINTED.fullmatch(name)
     if not parts:
         return name
+    for expression, names in registry('systems').get(paper, {}).items():
+        row = models.get(expression.partition('(')[0], {})
+        called[names[0]] = names[-1] if len(names) > 1 else row.get('label', names[0])
+    for row in [*registry('llms').values(), *registry('rerankers').values()]:
+        called |= {name: row['label'].partition(' (')[0] for name in row.get('published_as') or ()}
+    called |= paper_row(paper).get('names', {})
     method, writer, retriever, reranker, depth = (called.get(part, part) for part in parts.groups())
     text = f' + {method}, {writer}' if method else ''
     return f'{retriever}{text}' + (f' > {reranker} @ {depth}' if reranker else '')
@@ -107,8 +100,7 @@ def _read_cells(file: Path, changed: int) -> pd.DataFrame:
     "The printed cells of the paper that the file is named after."
     with boundary('it does not read as published cells', file, 'see registry/published/README.md'):
         names = pd.read_csv(file, nrows=0).columns
-        kinds = {name: _NUMBERS.get(name, 'str') for name in names}
-        empty = {name: [''] for name in names if name != 'text'}
+        kinds, empty = {name: _NUMBERS.get(name, 'str') for name in names}, {n: [''] for n in names if n != 'text'}
         cells = pd.read_csv(file, dtype=kinds, keep_default_na=False, na_values=empty)
     return cells.assign(paper=file.stem)[['paper', *names]]
 
@@ -119,36 +111,27 @@ def registry_tables(name: str) -> list[Path]:
     registries += [Path(overlay)] if (overlay := os.environ.get('MEDIR_REGISTRY')) else []
     return list({file.stem: file for folder in registries for file in sorted((folder / name).glob('*.csv'))}.values())
 
-# %% ../../nbs/08_papers/00_papers.ipynb #62f736a3
-def _typed_columns(paper: str, where: str, row: dict) -> list[dict]:
-    "Header, task and measure of each column of a typed table; a mean has no task."
-    names, tasks, means = row.get('columns') or [], registry('tasks'), means_of(paper)
-    measures = row.get('measures') or [row.get('measure', 'nDCG@10')] * len(names)
-    check(len(measures) == len(names), f'{len(measures)} measures for {len(names)} columns', where, 'name one a column')
-    columns = []
-    for name, measure in zip(names, measures, strict=True):
-        known = [*tasks, *means]
-        check(name in known, f'the column {name!r} is no task and no mean', where, nearest(name, known))
-        about = {'dataset': tasks.get(name, {}).get('title', name), 'task': name if name in tasks else None}
-        columns.append(about | {'metric': measure, 'measure': str(parse_measure(measure))})
-    return columns
-
 # %% ../../nbs/08_papers/00_papers.ipynb #0fdb978b
 def typed_cells(paper: str, table: str) -> list[dict]:
     "Cells of a table whose numbers stand in `papers.yaml`: a mapping a cell, with the columns of `published`."
-    row, where, cells = paper_row(paper).get('tables', {})[table], f'{paper} {table} in papers.yaml', []
-    columns, source = _typed_columns(paper, where, row), row.get('source', f'{paper} {table}')
+    row, where, cells, columns = paper_row(paper)['tables'][table], f'{paper} {table} in papers.yaml', [], []
+    names, tasks, known = row.get('columns') or [], registry('tasks'), [*registry('tasks'), *means_of(paper)]
+    measures = row.get('measures') or [row.get('measure', 'nDCG@10')] * len(names)
+    check(len(measures) == len(names), f'{len(measures)} measures for {len(names)} columns', where, 'name one a column')
+    for name, measure in zip(names, measures, strict=True):
+        check(name in known, f'the column {name!r} is no task and no mean', where, nearest(name, known))
+        about = {'dataset': tasks.get(name, {}).get('title', name), 'task': name if name in tasks else None}
+        columns.append(about | {'metric': measure, 'measure': str(parse_measure(measure))})
     for system, line in row['rows'].items():
         check(isinstance(line, str), f'{system}: {line!r} is no text', where, "write its numbers in quotes, as '32.50'")
-        texts = line.split()
+        texts, place = line.split(), {'paper': paper, 'table': table, 'system': system}
         wrong = f'{system} has {len(texts)} numbers for {len(columns)} columns'
         check(len(texts) == len(columns), wrong, where, 'write – where a cell is empty')
         for column, text in zip(columns, texts, strict=True):
             if text not in ('–', '-', '—'):  # what papers print where they have no number
                 step = 10.0 ** -len(text.partition('.')[2])
                 number = {'value': float(text), 'text': text, 'scale': int(row.get('scale', 1)), 'printed_step': step}
-                place = {'paper': paper, 'table': table, 'system': system, 'source': source}
-                cells.append(place | column | number)
+                cells.append(place | {'source': row.get('source', f'{paper} {table}')} | column | number)
     return cells
 
 # %% ../../nbs/08_papers/00_papers.ipynb #2c5f0119
@@ -162,16 +145,6 @@ def _all_cells() -> pd.DataFrame:
     added = pd.DataFrame(cells, columns=packaged.columns).astype(packaged.dtypes)
     return pd.concat([packaged, added], ignore_index=True) if cells else packaged
 
-
-def _with_values(cells: pd.DataFrame, column: str, values) -> pd.DataFrame:
-    "The cells whose `column` is one of `values`, each of which must occur."
-    what = f'published cells have no column {column!r}'
-    check(column in cells, what, 'published', nearest(column, cells.columns))
-    values, occurring = set(values if isinstance(values, (list, tuple, set)) else [values]), set(cells[column].dropna())
-    for value in values - occurring:
-        raise MedirError(f'no published cell has the {column} {value!r}', 'published', nearest(value, occurring))
-    return cells[cells[column].isin(values)]
-
 # %% ../../nbs/08_papers/00_papers.ipynb #d9a69949
 @checked
 def published(
@@ -183,8 +156,14 @@ def published(
     cells = _all_cells()
     table = f'Table {table}' if isinstance(table, int) else table
     for column, values in {'paper': paper, 'table': table, **filters}.items():
-        if values is not None:
-            cells = _with_values(cells, column, values)
+        if values is None:
+            continue
+        what = f'published cells have no column {column!r}'
+        check(column in cells, what, 'published', nearest(column, cells.columns))
+        values, known = set(values if isinstance(values, (list, tuple, set)) else [values]), set(cells[column].dropna())
+        for value in values - known:
+            raise MedirError(f'no published cell has the {column} {value!r}', 'published', nearest(value, known))
+        cells = cells[cells[column].isin(values)]
     return cells.reset_index(drop=True)
 
 # %% ../../nbs/08_papers/00_papers.ipynb #d8dc8641
@@ -200,15 +179,6 @@ def _value_by_task(cells: pd.DataFrame) -> pd.Series:
     "Printed values by task, means left out."
     return cells[cells.task.notna()].drop_duplicates('task').set_index('task').value
 
-
-def _values_behind(mean, row_cells: pd.DataFrame, cells: pd.DataFrame) -> pd.Series:
-    "The values that a printed mean should follow from: its row's, or the same system's in another table."
-    in_row = _value_by_task(row_cells)
-    if in_row.size:
-        return in_row
-    same_system = (cells.paper == mean.paper) & (cells.system == mean.system) & (cells.variant == mean.variant)
-    return _value_by_task(cells[same_system & (cells.measure == mean.measure)])
-
 # %% ../../nbs/08_papers/00_papers.ipynb #28e1b565
 _RECOMPUTED = ['table', 'system', 'variant', 'mean', 'printed', 'recomputed', 'difference', 'agrees']
 
@@ -219,29 +189,18 @@ def recomputed_means(
     "Printed means beside the means of the cells that they average; `agrees` within half a printed unit."
     cells, rows = frame[frame.value.notna()], []
     for (_, table, system, variant), row_cells in cells.groupby(_ROW, sort=False, dropna=False):
-        for printed in row_cells.itertuples():
-            tasks = list(averaged_tasks(printed))
-            values = _values_behind(printed, row_cells, cells) if tasks else ()
-            if not tasks or not set(tasks) <= set(values.index):
-                continue
-            recomputed = float(values[tasks].mean())
-            difference = recomputed - printed.value
-            agrees = abs(difference) <= printed.printed_step / 2 + 1e-9
-            rows.append((table, system, variant, printed.dataset, printed.value, recomputed, difference, agrees))
+        in_row = _value_by_task(row_cells)
+        for printed in [cell for cell in row_cells.itertuples() if averaged_tasks(cell)]:
+            tasks, values = list(averaged_tasks(printed)), in_row
+            if not in_row.size:  # the same system's in another table
+                same = (cells.paper == printed.paper) & (cells.system == system) & (cells.variant == variant)
+                values = _value_by_task(cells[same & (cells.measure == printed.measure)])
+            if set(tasks) <= set(values.index):
+                recomputed = float(values[tasks].mean())
+                difference = recomputed - printed.value
+                agrees = abs(difference) <= printed.printed_step / 2 + 1e-9
+                rows.append((table, system, variant, printed.dataset, printed.value, recomputed, difference, agrees))
     return pd.DataFrame(rows, columns=_RECOMPUTED)
-
-# %% ../../nbs/08_papers/00_papers.ipynb #365e999b
-def _unprinted_means(row_cells: pd.DataFrame) -> pd.DataFrame:
-    "Cells for the means that a row has all tasks of and does not print, like the first one of the row."
-    value, printed, first = _value_by_task(row_cells), set(row_cells.dataset), row_cells.iloc[0].to_dict()
-    digits = max(0, -round(math.log10(first['printed_step'])))
-    own = first | {'task': None, 'source': "mean of the row's cells", 'doubt': None}
-    cells = []
-    for name, tasks in means_of(first['paper']).items():
-        if set(tasks) <= set(value.index) and name not in printed and not name.startswith('Table '):
-            mean = float(value[list(tasks)].mean())
-            cells.append(own | {'dataset': name, 'value': mean, 'text': f'{mean:.{digits}f}'})
-    return pd.DataFrame(cells, columns=row_cells.columns).astype(row_cells.dtypes)
 
 # %% ../../nbs/08_papers/00_papers.ipynb #7a5a5d10
 def with_means(
@@ -250,7 +209,16 @@ def with_means(
     "Cells and, after each row of a table, the paper's means that the row does not print; tasks in the paper's order."
     parts = []
     for (paper, *_), row_cells in cells.groupby(_ROW, sort=False, dropna=False):
-        position = {task: i for i, task in enumerate(means_of(paper).get('avg', ()))}
-        ordered = row_cells.sort_values('task', key=lambda tasks: tasks.map(position), kind='stable')
-        parts += [part for part in (ordered, _unprinted_means(ordered)) if len(part)]
+        means = means_of(paper)
+        position = {task: i for i, task in enumerate(means.get('avg', ()))}
+        ordered = row_cells.sort_values('task', key=lambda tasks, at=position: tasks.map(at), kind='stable')
+        value, printed, first, added = _value_by_task(ordered), set(ordered.dataset), ordered.iloc[0].to_dict(), []
+        digits = max(0, -round(math.log10(first['printed_step'])))
+        own = first | {'task': None, 'source': "mean of the row's cells", 'doubt': None}
+        for name, tasks in means.items():
+            if set(tasks) <= set(value.index) and name not in printed and not name.startswith('Table '):
+                mean = float(value[list(tasks)].mean())
+                added.append(own | {'dataset': name, 'value': mean, 'text': f'{mean:.{digits}f}'})
+        parts.append(ordered)
+        parts += [pd.DataFrame(added, columns=ordered.columns).astype(ordered.dtypes)] if added else []
     return pd.concat(parts, ignore_index=True)

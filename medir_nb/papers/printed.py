@@ -8,13 +8,12 @@ __all__ = ['printed_speeds', 'beside_speeds', 'speed_caveat', 'printed_cases', '
 
 # %% ../../nbs/08_papers/07_printed.ipynb #2e6d2da8
 import pandas as pd
-from ..core.errors import check, nearest
-from ..core.settings import registry
-from ..retrieval.analyzers import analyze
+from ..core import check, nearest, registry
+from ..retrieval import analyze
 from .papers import published
 from .table_rows import printed_name
 
-# %% ../../nbs/08_papers/07_printed.ipynb #a78065d2
+# %% ../../nbs/08_papers/07_printed.ipynb #a983a62e
 def _row_of(system: str, size: str) -> str:
     "The registry row of a printed family and size; '' where none has both."
     family = printed_name(system).rstrip('*')
@@ -24,27 +23,23 @@ def _row_of(system: str, size: str) -> str:
             return name
     return ''
 
-# %% ../../nbs/08_papers/07_printed.ipynb #75139ba1
-_PRINTED = {'encode_docs_per_s_per_gpu': 'documents/s', 'retrieval_latency_ms': 'latency, ms'}
 
-# %% ../../nbs/08_papers/07_printed.ipynb #a983a62e
 def printed_speeds(paper: str = 'bmretriever', table: str = 'Table 11') -> pd.DataFrame:
     "Printed speeds, a row a system, with its registry row, dimension and parameters, and what follows from them."
-    cells = published(paper, table)
-    cells = cells[cells.metric.isin(_PRINTED)]
+    cells, metrics, rows = published(paper, table), ['encode_docs_per_s_per_gpu', 'retrieval_latency_ms'], []
+    cells = cells[cells.metric.isin(metrics)]
     check(len(cells), 'it prints no speeds', f'{paper} {table}', 'name a table with speeds')
-    found = []
     for (system, size), part in cells.groupby(['system', 'variant'], sort=False):
         name = _row_of(system, size)
-        row, value = registry('models').get(name, {}), part.set_index('metric').value
-        rate, latency = (float(value.get(metric, float('nan'))) for metric in _PRINTED)
+        row, (rate, latency) = registry('models').get(name, {}), part.set_index('metric').value.reindex(metrics)
         dimension, towers = row.get('dim') or float('nan'), 2 if row.get('document') else 1
         billions = (row.get('params') or float('nan')) / towers / 1e9  # that a document goes through
         about = {'system': printed_name(system), 'size': size, 'row': name, 'dimension': dimension}
-        own = {'documents/s': rate, 'latency, ms': latency}
-        derived = {'µs a number': 1000 * latency / dimension, 'documents/s × 10⁹ parameters': rate * billions}
-        found.append(about | {'parameters, 10⁹': billions} | own | derived)
-    return pd.DataFrame(found)
+        about |= {'parameters, 10⁹': billions, 'documents/s': float(rate), 'latency, ms': float(latency)}
+        rows.append(
+            about | {'µs a number': 1000 * latency / dimension, 'documents/s × 10⁹ parameters': rate * billions}
+        )
+    return pd.DataFrame(rows)
 
 # %% ../../nbs/08_papers/07_printed.ipynb #0958ade3
 _HERE = {'documents_per_second': 'here: documents/s', 'query_ms': 'here: a query, ms', 'search_ms': 'here: search, ms'}
@@ -55,19 +50,17 @@ def beside_speeds(
     speeds: list,  # of `evaluator.measure_speeds`
 ) -> pd.DataFrame:
     "Printed and measured speeds in one table: a row a system, no differences."
-    shown = ['system', 'size', 'documents/s', 'latency, ms']
-    rows, met = [], set()
+    shown, rows, met = ['system', 'size', 'documents/s', 'latency, ms'], [], set()
     for line in printed.to_dict('records'):
-        own = [speed for speed in speeds if speed.expression.partition('(')[0] == line['row']] or [None]
-        met.update(speed.expression for speed in own if speed)
-        for speed in own:
-            measured = {label: getattr(speed, name) if speed else None for name, label in _HERE.items()}
+        own = [speed for speed in speeds if speed.expression.partition('(')[0] == line['row']]
+        met |= {speed.expression for speed in own}
+        for speed in own or [None]:
+            measured = {label: getattr(speed, name, None) for name, label in _HERE.items()}
             rows.append({name: line[name] for name in shown} | measured)
-    for speed in speeds:
-        if speed.expression not in met:
-            measured = {label: getattr(speed, name) for name, label in _HERE.items()}
-            size = registry('models').get(speed.system, {}).get('size', '')
-            rows.append({'system': speed.system, 'size': size} | measured)
+    for speed in [speed for speed in speeds if speed.expression not in met]:
+        size = registry('models').get(speed.system, {}).get('size', '')
+        measured = {label: getattr(speed, name) for name, label in _HERE.items()}
+        rows.append({'system': speed.system, 'size': size} | measured)
     return pd.DataFrame(rows, columns=[*shown, *_HERE.values()])
 
 # %% ../../nbs/08_papers/07_printed.ipynb #3adeb51c
@@ -77,23 +70,18 @@ def speed_caveat(
     table: str = 'Table 11',
 ) -> str:
     "Which machine each side of a table of speeds is from, and that they are not compared."
-    gpu = here.get('gpu') or 'no GPU'
     return (
         f'Printed ({paper}, {table}): one GPU, which is not named, nor are batch, length, precision and corpus. '
-        f'Measured: {here["cpu"]}, {here["cores"]} cores, {gpu}. '
+        f'Measured: {here["cpu"]}, {here["cores"]} cores, {here.get("gpu") or "no GPU"}. '
         'These are two machines, so no difference is taken and no verdict given.'
     )
 
-# %% ../../nbs/08_papers/07_printed.ipynb #558bfbab
+# %% ../../nbs/08_papers/07_printed.ipynb #e316fa14
 def _part(paper: str, part: str) -> dict:
     "The cases or examples of a paper."
-    everything = registry('printed')
-    what = f'no cases and examples of {paper!r}'
+    everything, what = registry('printed'), f'no cases and examples of {paper!r}'
     check(paper in everything, what, 'printed.yaml', nearest(paper, everything))
     return everything[paper].get(part) or {}
-
-# %% ../../nbs/08_papers/07_printed.ipynb #e316fa14
-_CASE = ['case', 'task', 'query', 'system', 'instruction', 'first passage, in short', 'called relevant']
 
 
 def printed_cases(paper: str = 'bmretriever') -> pd.DataFrame:
@@ -101,9 +89,10 @@ def printed_cases(paper: str = 'bmretriever') -> pd.DataFrame:
     rows = []
     for case, about in _part(paper, 'cases').items():
         for found in about['first']:
-            values = [case, about['task'], about['query'], found['system'], found['instruction']]
-            rows.append([*values, found['passage'], found['relevant']])
-    return pd.DataFrame(rows, columns=_CASE)
+            told = [found[name] for name in ('system', 'instruction', 'passage', 'relevant')]
+            rows.append([case, about['task'], about['query'], *told])
+    columns = ['case', 'task', 'query', 'system', 'instruction', 'first passage, in short', 'called relevant']
+    return pd.DataFrame(rows, columns=columns)
 
 
 def case_instructions(paper: str = 'bmretriever') -> pd.DataFrame:
@@ -117,7 +106,6 @@ def case_instructions(paper: str = 'bmretriever') -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 # %% ../../nbs/08_papers/07_printed.ipynb #b5c8cf61
-_COUNTED = ('query_words', 'positive_words', 'negative_words', 'terms', 'in_positive', 'in_negative')
 _EXAMPLE = ['task', 'query words', 'positive words', 'negative words', 'terms', 'in the positive', 'in the negative']
 
 
@@ -130,13 +118,16 @@ def example_sizes(
         texts = [row['query'], row['pos'][0], *row['neg'][:1]]
         words = [len(text.split()) for text in texts]
         query, *others = [set(terms) for terms in analyze(texts, 'english', 'en')]
-        shared = [len(query & other) for other in others]
         missing = [None] * (2 - len(others))
-        sizes.append([row['instruction'], *words, *missing, len(query), *shared, *missing])
-    return pd.DataFrame(sizes, columns=_EXAMPLE).astype(dict.fromkeys(_EXAMPLE[1:], 'Int64'))
+        sizes.append([row['instruction'], *words, *missing, len(query), *(len(query & o) for o in others), *missing])
+    return _sizes(sizes)
+
+
+def _sizes(rows: list) -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=_EXAMPLE).astype(dict.fromkeys(_EXAMPLE[1:], 'Int64'))
 
 
 def printed_examples(paper: str = 'bmretriever') -> pd.DataFrame:
     "The same of the examples that a paper prints, counted from its text."
-    rows = [[about['task'], *(about[name] for name in _COUNTED)] for about in _part(paper, 'examples').values()]
-    return pd.DataFrame(rows, columns=_EXAMPLE).astype(dict.fromkeys(_EXAMPLE[1:], 'Int64'))
+    counted = ('query_words', 'positive_words', 'negative_words', 'terms', 'in_positive', 'in_negative')
+    return _sizes([[about['task'], *map(about.get, counted)] for about in _part(paper, 'examples').values()])

@@ -10,24 +10,10 @@ __all__ = ['scores_figure', 'gain_figure', 'ranks_figure', 'second_figure', 'spr
 import math
 import numpy as np
 import pandas as pd
-from .figure_style import BLUE, colours_of, distinct, GREEN, GREY, INK, name_marks, name_rows
-from .figure_style import ORANGE, panels, read_data, SKY, styled_figure, wrapped
-from ..core.errors import MedirError, nearest
-from ..evaluator.similarity import separation
-from ..evaluator.statistics import interval
-
-# %% ../../nbs/08_papers/09_score_figures.ipynb #3237f470
-def _draw_intervals(axes, part: pd.DataFrame, systems: list):
-    "A dot and a whisker a system, the first system on top."
-    y = part.system.map(systems.index)
-    axes.hlines(y, part.low, part.high, color=BLUE, lw=2)
-    axes.scatter(part.value, y, s=42, color=BLUE, zorder=3)
-    # a system without an interval has its value alone
-    low, high = np.nanmin([part.low.min(), part.value.min()]), np.nanmax([part.high.max(), part.value.max()])
-    room = max(high - low, 0.02)
-    axes.set_xlim(low - 0.06 * room, high + 0.34 * room)
-    for at, value in zip(y, part.value, strict=True):
-        axes.text(high + 0.07 * room, at, f'{value:.3f}', va='center', fontsize=9)
+from ..core import MedirError, nearest
+from ..evaluator import interval, separation, signed
+from .figure_style import BLUE, colours_of, distinct, GREEN, GREY, INK, name_marks, name_rows, ORANGE
+from .figure_style import panels, read_data, SKY, styled_figure, wrapped
 
 # %% ../../nbs/08_papers/09_score_figures.ipynb #f4a4d9f0
 @styled_figure
@@ -41,40 +27,44 @@ def scores_figure(data):
     title = 'Mean over queries and 95 % bootstrap interval'
     figure, grid = panels(len(measures), columns, height=height, title=title, sharey=True)
     for axes, measure in zip(grid, measures, strict=True):
-        _draw_intervals(axes, frame[frame.measure == measure], systems)
+        part = frame[frame.measure == measure]
+        y = part.system.map(systems.index)  # the first system on top
+        axes.hlines(y, part.low, part.high, color=BLUE, lw=2)
+        axes.scatter(part.value, y, s=42, color=BLUE, zorder=3)
+        # a system without an interval has its value alone
+        low, high = part[['low', 'value']].min(axis=None), part[['high', 'value']].max(axis=None)
+        room = max(high - low, 0.02)
+        axes.set_xlim(low - 0.06 * room, high + 0.34 * room)
+        for at, value in zip(y, part.value, strict=True):
+            axes.text(high + 0.07 * room, at, f'{value:.3f}', va='center', fontsize=9)
         axes.set_title(wrapped(measure, 60 // columns))
         name_rows(axes, labels)
         axes.locator_params(axis='x', nbins=3)
     return figure
-
-# %% ../../nbs/08_papers/09_score_figures.ipynb #89f6d020
-def _draw_gains(axes, part: pd.DataFrame, rows: list, columns: list, top: float):
-    "A map of the differences of one panel, with their numbers; `top` is the largest of all panels."
-    from matplotlib.colors import LinearSegmentedColormap
-
-    values = part.pivot(index='row', columns='column', values='difference').reindex(rows).reindex(columns=columns)
-    colours = LinearSegmentedColormap.from_list('gain', [ORANGE, 'white', BLUE])
-    axes.imshow(values.to_numpy(float), colours, vmin=-top, vmax=top, aspect='auto')
-    for cell in part.itertuples():
-        colour = 'white' if abs(cell.difference) > 0.7 * top else INK
-        colour = colour if cell.low > 0 or cell.high < 0 else GREY
-        number = f'{cell.difference:+.3f}'.replace('-', '−')
-        at = columns.index(cell.column), rows.index(cell.row)
-        axes.text(*at, number, ha='center', va='center', fontsize=9, color=colour)
 
 # %% ../../nbs/08_papers/09_score_figures.ipynb #2bef68f6
 @styled_figure
 def gain_figure(data):
     """Differences with intervals, a map a `panel`; columns panel, row, column, difference, low, high (the last three
     from `evaluator.gains`), and perhaps over (what the gain is over)."""
+    from matplotlib.colors import LinearSegmentedColormap
+
     frame = read_data(data, ['panel', 'row', 'column', 'difference', 'low', 'high'])
     names, rows, columns = (distinct(frame[name]) for name in ('panel', 'row', 'column'))
     across, top = min(2, len(names)), max(0.01, frame.difference.abs().max())
     title = f'Gain over {frame.over.iloc[0] if "over" in frame else "the query alone"}'
     note = 'grey: the 95 % interval holds zero' if frame.low.notna().any() else ''
     figure, grid = panels(len(names), across, height=0.62 + 0.3 * len(rows), title=title, note=note, sharey=True)
+    colours = LinearSegmentedColormap.from_list('gain', [ORANGE, 'white', BLUE])
     for axes, panel in zip(grid, names, strict=True):
-        _draw_gains(axes, frame[frame.panel == panel], rows, columns, top)
+        part = frame[frame.panel == panel]
+        values = part.pivot(index='row', columns='column', values='difference').reindex(rows).reindex(columns=columns)
+        axes.imshow(values.to_numpy(float), colours, vmin=-top, vmax=top, aspect='auto')
+        for cell in part.itertuples():
+            colour = 'white' if abs(cell.difference) > 0.7 * top else INK
+            colour = colour if cell.low > 0 or cell.high < 0 else GREY
+            at = columns.index(cell.column), rows.index(cell.row)
+            axes.text(*at, signed(cell.difference), ha='center', va='center', fontsize=9, color=colour)
         axes.set_title(wrapped(str(panel), 68 // across))
         name_rows(axes, rows)
         axes.set_ylim(len(rows) - 0.5, -0.5)
@@ -85,13 +75,6 @@ def gain_figure(data):
     return figure
 
 # %% ../../nbs/08_papers/09_score_figures.ipynb #8da3bb93
-def _rank_ticks(low: float, high: float) -> list[int]:
-    "The ranks that an axis from `low` to `high` names."
-    few = high - low < 20
-    step = 2 if few else 10 if high - low < 60 else 20
-    return [rank for rank in ((1,) if few else ()) + tuple(range(step, 1000, step)) if low <= rank <= high] or [1]
-
-
 def _draw_ranks(axes, part: pd.DataFrame, span: pd.DataFrame, colours: dict):
     "A dot and a line a system; `span` holds the best and worst rank of all systems, so that all panels have one axis."
     y, of_kind = np.arange(len(part)), part.kind.map(colours)
@@ -99,7 +82,9 @@ def _draw_ranks(axes, part: pd.DataFrame, span: pd.DataFrame, colours: dict):
     axes.scatter(part['rank'], y, s=20, c=of_kind, zorder=3, linewidths=0)
     low, high = span['min'].min(), span['max'].max()
     axes.set_xlim(low - 0.03 * (high - low) - 0.4, high + 0.03 * (high - low) + 0.4)
-    axes.set_xticks(_rank_ticks(low, high))
+    step = 2 if high - low < 20 else 10 if high - low < 60 else 20
+    ticks = [1] * (step == 2) + list(range(step, 1000, step))
+    axes.set_xticks([rank for rank in ticks if low <= rank <= high] or [1])
     axes.set_xlabel('rank')
 
 # %% ../../nbs/08_papers/09_score_figures.ipynb #4ae2e328
@@ -125,40 +110,22 @@ def ranks_figure(data):
     return figure
 
 # %% ../../nbs/08_papers/09_score_figures.ipynb #5ec0d002
-_SECOND_COLOURS = {'confirmed': BLUE, 'near': GREEN, 'differs': ORANGE, 'other revision': GREY}
-
-
 @styled_figure
 def second_figure(data):
     """Printed numbers and second ones, a panel a paper; columns paper, printed, independent (from 0 to 1), second (the
     verdict)."""
     frame = read_data(data, ['paper', 'printed', 'independent', 'second'])
-    papers = distinct(frame.paper)
-    title = 'What others measured beside what is printed'
+    papers, title = distinct(frame.paper), 'What others measured beside what is printed'
+    colours = {'confirmed': BLUE, 'near': GREEN, 'differs': ORANGE, 'other revision': GREY}
     figure, grid = panels(len(papers), 2, height=3.6, title=title, note='on the line: equal')
     for axes, paper in zip(grid, papers, strict=True):
         part = frame[frame.paper == paper]
-        low, high = part[['printed', 'independent']].min().min(), part[['printed', 'independent']].max().max()
-        axes.plot([low, high], [low, high], color=INK, lw=0.8)
-        axes.scatter(part.printed, part.independent, s=14, alpha=0.7, c=part.second.map(_SECOND_COLOURS))
+        ends = [part[['printed', 'independent']].agg(end).agg(end) for end in ('min', 'max')]
+        axes.plot(ends, ends, color=INK, lw=0.8)
+        axes.scatter(part.printed, part.independent, s=14, alpha=0.7, c=part.second.map(colours))
         axes.set(title=f'{paper}, {len(part):,} cells', xlabel='printed', ylabel='measured by others')
-    name_marks(figure, {name: {'marker': 'o', 'ls': '', 'color': c} for name, c in _SECOND_COLOURS.items()})
+    name_marks(figure, {name: {'marker': 'o', 'ls': '', 'color': c} for name, c in colours.items()})
     return figure
-
-# %% ../../nbs/08_papers/09_score_figures.ipynb #5fd07a7a
-def _draw_spread(axes, part: pd.DataFrame, order: list, colours: dict):
-    "A dot a task and the mean of each row; `order` holds the rows from the top."
-    axes.axvline(0, color=INK, lw=0.9, zorder=1)
-    for family, colour in colours.items():
-        tasks = part[part.family == family]
-        axes.scatter(
-            tasks.difference, tasks.row.map(order.index), s=16, color=colour, alpha=0.75, linewidths=0, zorder=3
-        )
-    mean = part.groupby('row').difference.mean()
-    axes.scatter(mean, mean.index.map(order.index), marker='|', s=130, color=INK, linewidths=1.8, zorder=4)
-    axes.set_title(f'{wrapped(part.panel.iloc[0], 18)}\n' + f'mean {mean.mean():+.3f}'.replace('-', '−'))
-    name_rows(axes, order, grid=True)
-    axes.locator_params(axis='x', nbins=4)
 
 # %% ../../nbs/08_papers/09_score_figures.ipynb #1ad5c436
 @styled_figure
@@ -167,11 +134,21 @@ def spread_figure(data):
     difference."""
     frame = read_data(data, ['panel', 'row', 'task', 'family', 'difference'])
     names, colours = distinct(frame.panel), colours_of(frame.family)
-    order = list(frame.groupby('row').difference.mean().sort_values(ascending=False).index)
+    order = list(frame.groupby('row').difference.mean().sort_values(ascending=False).index)  # from the top
     title, height = 'Gain over the query alone, task by task (nDCG@10)', 1.2 + 0.235 * len(order)
     figure, grid = panels(len(names), len(names), height=height, title=title, sharex=True, sharey=True)
+    dot = {'s': 16, 'alpha': 0.75, 'linewidths': 0, 'zorder': 3}
     for axes, panel in zip(grid, names, strict=True):
-        _draw_spread(axes, frame[frame.panel == panel], order, colours)
+        part = frame[frame.panel == panel]
+        axes.axvline(0, color=INK, lw=0.9, zorder=1)
+        for family, colour in colours.items():
+            tasks = part[part.family == family]
+            axes.scatter(tasks.difference, tasks.row.map(order.index), color=colour, **dot)
+        mean = part.groupby('row').difference.mean()
+        axes.scatter(mean, mean.index.map(order.index), marker='|', s=130, color=INK, linewidths=1.8, zorder=4)
+        axes.set_title(f'{wrapped(panel, 18)}\nmean {signed(mean.mean())}')
+        name_rows(axes, order, grid=True)
+        axes.locator_params(axis='x', nbins=4)
     marks = {family: {'color': c, 'marker': 'o', 'ms': 5, 'ls': ''} for family, c in colours.items()}
     name_marks(figure, marks | {'mean': {'color': INK, 'marker': '|', 'ms': 9, 'mew': 1.8, 'ls': ''}})
     return figure
@@ -180,17 +157,6 @@ def spread_figure(data):
 def _parts_of(part: pd.DataFrame, count: int) -> list[pd.DataFrame]:
     "Parts of as many rows each, as they are sorted."
     return [part.iloc[rows] for rows in np.array_split(np.arange(len(part)), min(count, len(part)))]
-
-
-def _draw_lengths(axes, part: pd.DataFrame):
-    "A point a query, and the mean gain of each third of the lengths."
-    part = part.sort_values(['length', 'query_id'], kind='stable')
-    axes.axhline(0, color=INK, lw=0.9, zorder=1)
-    axes.scatter(part.length, part.difference, s=16, color=BLUE, alpha=0.5, linewidths=0, zorder=2)
-    for third in _parts_of(part, 3):
-        x, (low, high) = third.length.median(), interval(third.difference.to_numpy())
-        axes.vlines(x, low, high, color=ORANGE, lw=2.2, zorder=3)
-        axes.scatter(x, third.difference.mean(), s=42, color=ORANGE, zorder=4, linewidths=0)
 
 # %% ../../nbs/08_papers/09_score_figures.ipynb #cf1f28f9
 @styled_figure
@@ -203,7 +169,13 @@ def length_figure(data):
     title, note = 'Gain and length of the generated text', 'orange: mean gain of each third, 95 % interval'
     figure, grid = panels(len(systems), columns, height=2.7, title=title, note=note, sharey=True)
     for axes, system in zip(grid, systems, strict=True):
-        _draw_lengths(axes, frame[frame.system == system])
+        part = frame[frame.system == system].sort_values(['length', 'query_id'], kind='stable')
+        axes.axhline(0, color=INK, lw=0.9, zorder=1)
+        axes.scatter(part.length, part.difference, s=16, color=BLUE, alpha=0.5, linewidths=0, zorder=2)
+        for third in _parts_of(part, 3):
+            x, (low, high) = third.length.median(), interval(third.difference.to_numpy())
+            axes.vlines(x, low, high, color=ORANGE, lw=2.2, zorder=3)
+            axes.scatter(x, third.difference.mean(), s=42, color=ORANGE, zorder=4, linewidths=0)
         axes.set_title(wrapped(system, 88 // columns), fontsize=9)
         axes.set_xlabel('words')
         axes.locator_params(axis='x', nbins=4, integer=True)
@@ -211,25 +183,13 @@ def length_figure(data):
         axes.set_ylabel('gain in nDCG@10')
     return figure
 
-# %% ../../nbs/08_papers/09_score_figures.ipynb #f95f4b45
-def _draw_fifths(axes, part: pd.DataFrame, system: str, colour: str, shift: float):
-    "Mean scores of a fifth of the queries each; `shift` is a share of the range, to the right."
-    from scipy.stats import spearmanr
-
-    fifths = _parts_of(part.sort_values(['overlap', 'query_id'], kind='stable'), 5)
-    x = np.array([fifth.overlap.mean() for fifth in fifths])
-    x = x + shift * np.ptp(x)
-    whiskers = np.array([interval(fifth.score.to_numpy()) for fifth in fifths])
-    rho = spearmanr(part.overlap, part.score).statistic if part.score.nunique() > 1 else float('nan')
-    label = f'{system}, Spearman {rho:.2f}'
-    axes.plot(x, [fifth.score.mean() for fifth in fifths], color=colour, lw=1.6, marker='o', ms=4.5, label=label)
-    axes.vlines(x, whiskers[:, 0], whiskers[:, 1], color=colour, lw=1.2, alpha=0.6)
-
 # %% ../../nbs/08_papers/09_score_figures.ipynb #51128230
 @styled_figure
 def overlap_figure(data):
     """Score against overlap, a panel a `kind` of overlap; columns kind, system, query_id, overlap, score, random
     (the mean overlap with random documents)."""
+    from scipy.stats import spearmanr
+
     frame = read_data(data, ['kind', 'system', 'query_id', 'overlap', 'score', 'random'])
     kinds, colours = distinct(frame.kind), colours_of(frame.system)
     title, note = 'Score and overlap of query and relevant document', 'dotted: random documents; bars: 95 % intervals'
@@ -238,11 +198,17 @@ def overlap_figure(data):
     for axes, kind in zip(grid, kinds, strict=True):
         of_kind = frame[frame.kind == kind]
         for n, (system, colour) in enumerate(colours.items()):
-            shift = (n - (len(colours) - 1) / 2) * 0.008
-            _draw_fifths(axes, of_kind[of_kind.system == system], system, colour, shift)
+            part = of_kind[of_kind.system == system].sort_values(['overlap', 'query_id'], kind='stable')
+            fifths = _parts_of(part, 5)
+            x = np.array([fifth.overlap.mean() for fifth in fifths])
+            x = x + (n - (len(colours) - 1) / 2) * 0.008 * np.ptp(x)  # beside each other
+            whiskers = np.array([interval(fifth.score.to_numpy()) for fifth in fifths])
+            rho = spearmanr(part.overlap, part.score).statistic if part.score.nunique() > 1 else float('nan')
+            look = {'color': colour, 'lw': 1.6, 'marker': 'o', 'ms': 4.5, 'label': f'{system}, Spearman {rho:.2f}'}
+            axes.plot(x, [fifth.score.mean() for fifth in fifths], **look)
+            axes.vlines(x, whiskers[:, 0], whiskers[:, 1], color=colour, lw=1.2, alpha=0.6)
         axes.axvline(of_kind.random.iloc[0], color=GREY, lw=1.2, ls=':')
-        axes.set_title(kind)
-        axes.set_xlabel(f'{kind}, mean of each fifth of the queries')
+        axes.set(title=kind, xlabel=f'{kind}, mean of each fifth of the queries')
         axes.legend(loc='upper left', bbox_to_anchor=(-0.02, -0.2), handlelength=1.2, borderaxespad=0)
     grid[0].set_ylim(0, grid[0].get_ylim()[1])
     grid[0].set_ylabel('nDCG@10')
@@ -250,22 +216,6 @@ def overlap_figure(data):
 
 # %% ../../nbs/08_papers/09_score_figures.ipynb #7a913f14
 _KINDS = {'relevant': BLUE, 'non-relevant': GREY}
-
-
-def _draw_cosines(axes, part: pd.DataFrame, bins: np.ndarray):
-    "The two distributions of one system on one task, and below them what the eye would have to guess."
-    for kind in reversed(_KINDS):
-        cosines, colour = part[part.pair == kind].cosine, _KINDS[kind]
-        axes.hist(cosines, bins, density=True, histtype='stepfilled', color=colour, alpha=0.35)
-        axes.hist(cosines, bins, density=True, histtype='step', color=colour, lw=1.4)
-    row = separation(part.assign(system=''))[['overlap', 'AUC', 'mean gap', 'pairs']].iloc[0]
-    gap, pairs = round(row['mean gap'], 2) + 0.0, int(row.pairs)  # minus zero is nothing
-    told = f'overlap {row.overlap:.2f}   AUC {row.AUC:.3f}\nmean gap {gap:.2f}   n = {pairs:,} + {pairs:,}'
-    axes.set_xlabel(told, fontsize=9)
-    axes.set_yticks([])
-    axes.spines['left'].set_visible(False)
-    axes.tick_params(labelbottom=True)
-    axes.grid(axis='y', visible=False)
 
 # %% ../../nbs/08_papers/09_score_figures.ipynb #5120ba6d
 @styled_figure
@@ -278,51 +228,48 @@ def similarity_figure(data):
     systems = frame.system.nunique()
     columns = min(4 if systems == 4 else 3, systems)
     low, high = math.floor(frame.cosine.min() * 20) / 20, math.ceil(frame.cosine.max() * 20) / 20
-    title = 'Cosine of query and document'
+    title, bins = 'Cosine of query and document', np.linspace(low, high, 31)
     figure, grid = panels(len(groups), columns, height=2.45, title=title, sharex=True)
     for axes, (names, part) in zip(grid, groups, strict=True):
-        _draw_cosines(axes, part, np.linspace(low, high, 31))
+        for kind, colour in reversed(_KINDS.items()):
+            cosines = part[part.pair == kind].cosine
+            axes.hist(cosines, bins, density=True, histtype='stepfilled', color=colour, alpha=0.35)
+            axes.hist(cosines, bins, density=True, histtype='step', color=colour, lw=1.4)
+        row = separation(part.assign(system=''))[['overlap', 'AUC', 'mean gap', 'pairs']].iloc[0]
+        gap, pairs = round(row['mean gap'], 2) + 0.0, int(row.pairs)  # minus zero is nothing
+        told = f'overlap {row.overlap:.2f}   AUC {row.AUC:.3f}\nmean gap {gap:.2f}   n = {pairs:,} + {pairs:,}'
+        axes.set_xlabel(told, fontsize=9)
+        axes.set_yticks([])
+        axes.spines['left'].set_visible(False)
+        axes.tick_params(labelbottom=True)
+        axes.grid(axis='y', visible=False)
         axes.set_title(wrapped(' on '.join(reversed(names)), 92 // columns))
     name_marks(figure, {f'{kind} pairs': {'color': c, 'lw': 7, 'alpha': 0.6} for kind, c in _KINDS.items()})
     return figure
 
 # %% ../../nbs/08_papers/09_score_figures.ipynb #bc70a009
-def _draw_losses(axes, part: pd.DataFrame, kinds: list):
-    "Change of a measure with its interval, a row a kind."
-    for row in part.itertuples():
-        y, few = kinds.index(row.kind), row.queries < 10
-        if not few:
-            axes.plot([row.low, row.high], [y, y], color=BLUE, lw=2)
-        axes.plot(row.difference, y, 'o', ms=5, color=BLUE, alpha=0.35 if few else 1)
-    axes.axvline(0, color=INK, lw=0.8)
-    axes.set_title(f'{part.system.iloc[0]}: the same meant')
-    axes.set_xlabel('change of the score')
-
-
-def _draw_unmoved(axes, part: pd.DataFrame, kinds: list):
-    "Share of lists that are the same, a row a kind."
-    few = part.queries < 10
-    axes.barh(part.kind.map(kinds.index), part.same, color=[SKY if pale else ORANGE for pale in few], height=0.55)
-    axes.set_title('another thing meant')
-    axes.set_xlabel('lists that stay the same')
-    axes.set_xlim(0, 1)
-
-
 @styled_figure
 def stress_figure(data):
     "What other words do to each system; columns system, kind, must, queries, difference, low, high, same."
     frame = read_data(data, ['system', 'kind', 'must', 'queries', 'difference', 'low', 'high', 'same'])
-    sorts = {must: frame[frame.must == must] for must in ('stay', 'change')}
-    order = {
-        'stay': sorts['stay'].groupby('kind').difference.mean().sort_values().index.tolist(),
-        'change': sorts['change'].groupby('kind').same.mean().sort_values(ascending=False).index.tolist(),
-    }
-    systems, height = distinct(frame.system), 0.9 + 0.22 * max(map(len, order.values()))
+    stay, change = (frame[frame.must == must] for must in ('stay', 'change'))
+    rows = stay.groupby('kind').difference.mean().sort_values().index.tolist()
+    others = change.groupby('kind').same.mean().sort_values(ascending=False).index.tolist()
+    systems, height = distinct(frame.system), 0.9 + 0.22 * max(len(rows), len(others))
     figure, grid = panels(2 * len(systems), 2, height=height, title='The same queries in other words', note='pale: few')
-    for number, system in enumerate(systems):
-        for axes, must, draw in zip(grid[2 * number :], order, (_draw_losses, _draw_unmoved), strict=False):
-            part = sorts[must][sorts[must].system == system]
-            if len(part):
-                draw(axes, part, order[must])
-                name_rows(axes, order[must], grid=True)
+    for system, axes, beside in zip(systems, grid[::2], grid[1::2], strict=True):
+        if len(part := stay[stay.system == system]):
+            for row in part.itertuples():
+                y, few = rows.index(row.kind), row.queries < 10
+                if not few:
+                    axes.plot([row.low, row.high], [y, y], color=BLUE, lw=2)
+                axes.plot(row.difference, y, 'o', ms=5, color=BLUE, alpha=0.35 if few else 1)
+            axes.axvline(0, color=INK, lw=0.8)
+            axes.set(title=f'{system}: the same meant', xlabel='change of the score')
+            name_rows(axes, rows, grid=True)
+        if len(part := change[change.system == system]):
+            colours = [SKY if few else ORANGE for few in part.queries < 10]
+            beside.barh(part.kind.map(others.index), part.same, color=colours, height=0.55)
+            beside.set(title='another thing meant', xlabel='lists that stay the same', xlim=(0, 1))
+            name_rows(beside, others, grid=True)
     return figure

@@ -7,30 +7,16 @@ __all__ = []
 
 # %% ../../nbs/08_papers/01_verdicts.ipynb #1946eade
 import re
-from ..core.errors import MedirError
-from ..core.places import checkpoint_record
-from ..core.settings import registry
+from ..core import checkpoint_record, MedirError, registry
 from ..data.registered import check_counts
-from ..generator.methods import method_row
-from ..retrieval.expressions import System, parse, retriever_of
+from ..generator import method_row
+from ..retrieval import parse, retriever_of, System
 
-# %% ../../nbs/08_papers/01_verdicts.ipynb #5e39b03d
+# %% ../../nbs/08_papers/01_verdicts.ipynb #9de18abb
 _CLOSE = 0.005  # of a measure from 0 to 1; what two sound implementations of one deterministic system may differ by
 _ROUNDING = 1e-9  # of sums of floats
 
 
-def _judged(printed: float, half_unit: float, measured: float, deterministic: bool, switch, spread) -> str:
-    "The verdict on two comparable numbers, all from 0 to 1."
-    if abs(measured - printed) <= half_unit:
-        return 'equal'
-    if switch is not None and abs(switch[1] - printed) <= half_unit:
-        return f'explained: {switch[0]}'
-    if spread is not None:
-        low, high = spread
-        return 'sampling' if low - half_unit <= printed <= high + half_unit else 'unexplained'
-    return 'close' if deterministic and abs(measured - printed) <= _CLOSE + _ROUNDING else 'unexplained'
-
-# %% ../../nbs/08_papers/01_verdicts.ipynb #9de18abb
 def verdict(
     published: float | None,
     printed_step: float | None,  # one unit of the last printed digit, in `scale`
@@ -49,8 +35,14 @@ def verdict(
         return f'not comparable: {comparable}'
     if published is None or published != published:
         return 'not comparable: the paper prints no number here'
-    half_unit = printed_step / 2 / scale + _ROUNDING
-    return _judged(published / scale, half_unit, measured, deterministic, switch, spread)
+    printed, half_unit = published / scale, printed_step / 2 / scale + _ROUNDING
+    if abs(measured - printed) <= half_unit:
+        return 'equal'
+    if switch is not None and abs(switch[1] - printed) <= half_unit:
+        return f'explained: {switch[0]}'
+    if spread is not None:
+        return 'sampling' if spread[0] - half_unit <= printed <= spread[1] + half_unit else 'unexplained'
+    return 'close' if deterministic and abs(measured - printed) <= _CLOSE + _ROUNDING else 'unexplained'
 
 # %% ../../nbs/08_papers/01_verdicts.ipynb #30bb3605
 def unlimited_name(task) -> str:
@@ -70,8 +62,7 @@ def task_reason(task) -> str:
         return f'split {task.split} instead of {split}'
     if task.language != language:
         return f'read as {task.language} instead of {language}'
-    left_out = sum(n for what, n in task.report.items() if what.startswith('judgements_of_unknown_'))
-    if left_out:
+    if left_out := sum(n for what, n in task.report.items() if what.startswith('judgements_of_unknown_')):
         return f'{left_out:,} judgements were left out'
     try:
         check_counts(task, row)
@@ -111,29 +102,26 @@ def written_anew(system, expected) -> str:
     return '; '.join(filter(None, (unpublished(system) or writer, trained_here(expected))))
 
 # %% ../../nbs/08_papers/01_verdicts.ipynb #f5e1b9f6
-_JOINING = ('n', 'fusion', 'repeat', 'weight', 'hypothetical')
-
-
 def joined_alike(a: System, b: System) -> bool:
     "Whether two expansions join as many texts to the query by the same rule."
-    rules = [{name: value for name, value in system.expansion[2] if name in _JOINING} for system in (a, b)]
-    return rules[0] == rules[1]
+    joining = {'n', 'fusion', 'repeat', 'weight', 'hypothetical'}
+    first, second = ([pair for pair in system.expansion[2] if pair[0] in joining] for system in (a, b))
+    return dict(first) == dict(second)
 
 # %% ../../nbs/08_papers/01_verdicts.ipynb #0090f592
-def _own_dtype(rows: str, name: str, settings) -> str:
-    "The precision that settings ask for, else the one of the registry row."
-    return dict(settings).get('dtype') or registry(rows).get(name, {}).get('dtype', '')
-
-
 def _expected_dtype(system: System) -> str:
-    "The precision of a row's retriever and, after `>`, of its reranker."
-    dtypes = [_own_dtype('models', name, system.settings) for name in retriever_of(system).models()]
-    retriever = '+'.join(filter(None, dtypes))
+    "The precision of a row's retriever and, after `>`, of its reranker: that of its settings, else of the registry."
+
+    def dtype(rows: str, name: str, settings) -> str:
+        return dict(settings).get('dtype') or registry(rows).get(name, {}).get('dtype', '')
+
+    names = retriever_of(system).models()
+    retriever = '+'.join(filter(None, (dtype('models', name, system.settings) for name in names)))
     if not system.reranker:
         return retriever
     name, _, settings = system.reranker
     rows, row = ('llms', system.reranker.llm) if system.reranker.llm else ('rerankers', name)
-    return '>'.join(filter(None, (retriever, _own_dtype(rows, row, settings))))
+    return '>'.join(filter(None, (retriever, dtype(rows, row, settings))))
 
 # %% ../../nbs/08_papers/01_verdicts.ipynb #82159261
 def system_reason(score, expected: System) -> str:
@@ -166,9 +154,6 @@ def _weights(row: dict) -> str:
     return text
 
 # %% ../../nbs/08_papers/01_verdicts.ipynb #13b9c40e
-_CONTRACT = ('pooling', 'max_document_tokens', 'query_template')  # without which nothing can be encoded
-
-
 def model_needs(name: str) -> str:
     "What running an encoder needs."
     row = registry('models').get(name)
@@ -180,7 +165,8 @@ def model_needs(name: str) -> str:
         return f'{row["hub"]} at {row["base_url"]} and its key in ${row["key_variable"]}'
     if row.get('checkpoint'):
         return f'{row["label"]} ({row["trained_by"]})'
-    unknown = [field for field in _CONTRACT if row.get(field) in (None, 'unknown')]
+    contract = ('pooling', 'max_document_tokens', 'query_template')  # without which nothing can be encoded
+    unknown = [field for field in contract if row.get(field) in (None, 'unknown')]
     return _weights(row) + (f'; {", ".join(unknown)} unknown' if unknown else '')
 
 # %% ../../nbs/08_papers/01_verdicts.ipynb #e2e45477

@@ -13,27 +13,24 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 import numpy as np
 import pandas as pd
-from ..core.console import counted, note
-from ..core.errors import check, MedirError, nearest
-from ..core.files import fingerprint, read_json, write_json
-from ..core.hardware import machine, versions
-from ..core.places import follows_home, slug
+from ..core import check, fingerprint, follows_home, machine, MedirError, nearest, note, read_json, slug
+from ..core import versions, write_json
+from ..core.console import counted
 from ..data import load_task, part_of_task, Task
 from ..encoder.availability import encoder_availability
-from ..evaluator import compare, evaluate, over_seeds, Scores, seed_spread
-from ..evaluator.statistics import holm
+from ..evaluator import compare, evaluate, holm, over_seeds, p_text, Scores, seed_spread
+from ..judging import note_step, StudyFolder
 from ..judging.available_systems import adaptations, shown_time
-from ..judging.study_folder import note_step, StudyFolder
-from ..evaluator.score_frames import p_text
 from ..retrieval import encoder_of, parse
+from ..trainer import candidates, check_trainable, hard_negatives, hypothesize, labelled_pairs, Mined, round_trip
+from ..trainer import select, shuffle_pairs, train_encoder, train_generator, Trained
 from .profile import encoding_seconds, encoding_speed, sampled_rows, token_coverage
 from .quality import MEASURES, study_tasks
 from .verdict import input_fingerprints
-from ..trainer import candidates, check_trainable, hard_negatives, hypothesize, labelled_pairs, Mined, round_trip
-from ..trainer import select, shuffle_pairs, train_encoder, train_generator, Trained
 
 # %% ../../nbs/09_study/06_adapting.ipynb #b623fc08
 _MORE_QUERIES = 'medir study queries makes more, and medir study label asks people about them'
@@ -41,17 +38,16 @@ _MORE_QUERIES = 'medir study queries makes more, and medir study label asks peop
 
 def answers_of(task: Task, query_ids) -> set[str]:
     "Ids of the documents that answer some queries."
-    qrels = task.qrels[(task.qrels.relevance > 0) & task.qrels.query_id.isin(set(query_ids))]
-    return set(qrels.doc_id)
+    return set(task.qrels.doc_id[(task.qrels.relevance > 0) & task.qrels.query_id.isin(set(query_ids))])
 
 
 def split_queries(task: Task, share: float, seed: int) -> tuple[list[str], list[str]]:
     "Ids of the queries to train on, and of those held out, by id and seed alone, of those with a relevant document."
-    answered = set(task.qrels[task.qrels.relevance > 0].query_id)
-    ids = [query_id for query_id in map(str, task.queries.ids) if query_id in answered]
-    held = [query_id for query_id in ids if int(fingerprint(seed, query_id)[:12], 16) < share * 16**12]
-    train = [query_id for query_id in ids if query_id not in set(held)]
-    many = counted(len(ids), 'query', 'queries')
+    answered, sides = set(task.qrels[task.qrels.relevance > 0].query_id), ([], [])
+    for query_id in (str(query_id) for query_id in task.queries.ids if query_id in answered):
+        sides[int(fingerprint(seed, query_id)[:12], 16) < share * 16**12].append(query_id)
+    train, held = sides
+    many = counted(len(train) + len(held), 'query', 'queries')
     what = f'{many} cannot be split: {len(train)} to train on, {len(held)} to measure on'
     check(train and held, what, task.name, _MORE_QUERIES)
     return train, held
@@ -100,19 +96,18 @@ class Examples:
 # %% ../../nbs/09_study/06_adapting.ipynb #89e2f908
 def query_examples(walk: StudyFolder) -> Examples:
     "Synthetic queries to train on; held out are people's labels, or a fifth of the synthetic queries."
-    tasks = study_tasks(walk)
+    tasks, name = study_tasks(walk), walk.settings.name
     check('synthetic' in tasks, 'there are no synthetic queries', walk.folder, 'medir study queries makes them')
     synthetic, kind = tasks['synthetic'], 'people' if 'people' in tasks else 'synthetic'
     train, held = split_queries(synthetic, 0.2, walk.settings.seed)
-    held_out = tasks.get('people') or part_of_task(synthetic, synthetic.name, held, synthetic.corpus.ids)
+    texts, queries = synthetic.corpus, synthetic.queries
+    held_out = tasks.get('people') or part_of_task(synthetic, synthetic.name, held, texts.ids)
+    source = dict(zip(synthetic.qrels.query_id, synthetic.qrels.doc_id, strict=True))
     train = [q for q in train if q not in held_out.queries]
-    what = f'people judged all {len(synthetic.queries):,} synthetic queries, and a judged one is not trained on'
+    what = f'people judged all {len(queries):,} synthetic queries, and a judged one is not trained on'
     check(train, what, walk.folder, 'write more: medir study queries with a larger --sample or more --minutes')
-    source, texts = dict(zip(synthetic.qrels.query_id, synthetic.qrels.doc_id, strict=True)), synthetic.corpus
-    rows = [
-        {'id': q, 'text': synthetic.queries.text(q), 'doc': texts.text(source[q]), 'document': source[q]} for q in train
-    ]
-    rows, stayed = without_answers(rows, answers_of(held_out, held_out.queries.ids), walk.settings.name)
+    rows = [{'id': q, 'text': queries.text(q), 'doc': texts.text(source[q]), 'document': source[q]} for q in train]
+    rows, stayed = without_answers(rows, answers_of(held_out, held_out.queries.ids), name)
     counts = {'queries': len(rows), 'held out': len(held_out.queries), 'shared documents': stayed}
     return Examples(rows, None, held_out, kind, [row['id'] for row in rows], counts)
 
@@ -142,14 +137,8 @@ class Pace:
     steps: int  # that were timed
 
 
-_TIMED = 5  # steps; the first is left out, since it warms everything up
-
-
-def measure_pace(
-    train: Callable,  # takes output and max_steps, and gives a `Trained`
-    steps: int = _TIMED,
-) -> Pace:
-    "The pace of a training, by a few steps of it that are thrown away."
+def measure_pace(train: Callable[..., Trained], steps: int = 5) -> Pace:
+    "The pace of a training, by a few steps of it that are thrown away; the first is left out, since it warms all up."
     folder = Path(tempfile.mkdtemp(prefix='medir-pace-'))
     start = time.perf_counter()
     try:
@@ -259,28 +248,12 @@ def prepare_labels(walk: StudyFolder, model: str, limits: dict, **_) -> _Prepare
 _TIMED_ROWS, _WRITING, _TUNING = 4, 0.33, 0.2  # rows; shares of the budget
 _SAMPLING = {'max_tokens': 64}
 
-
-def _rows_in_time(rows: list[dict], llm: str, minutes: float, language: str) -> list[dict]:
-    "As many rows as the language model writes for in its share of the budget: twice before and once after its tuning."
-    start = time.perf_counter()
-    some = rows[:_TIMED_ROWS]
-    candidates(some, llm, 2, language, sampling=_SAMPLING)
-    each = (time.perf_counter() - start) / len(some)
-    many = int(minutes * 60 * _WRITING / max(1.5 * each, 1e-3))
-    of_all = f'{min(many, len(rows)):,} of {counted(len(rows), "query", "queries")}'
-    note(f'{llm} writes for {of_all} ({each:.1f} s each)')
-    return rows[: max(many, 2 * _TIMED_ROWS)]
-
 # %% ../../nbs/09_study/06_adapting.ipynb #2317303b
 def _tuned_writer(walk: StudyFolder, chosen: Mined, llm: str, minutes: float) -> str:
     "The generator after its steps."
-    data = chosen.write(walk.path('adapt/generator.jsonl'))
-    settings = {'data': str(data), 'batch_size': 1, 'warmup_steps': 0, 'learning_rate': 1e-4, 'max_tokens': 512}
-    settings |= {'language': walk.settings.language, 'overwrite': True, 'save_steps': 20}
-
-    def train(**more) -> Trained:
-        return train_generator(model=llm, **settings | more)
-
+    settings = {'data': str(chosen.write(walk.path('adapt/generator.jsonl'))), 'model': llm, 'max_tokens': 512}
+    settings |= {'batch_size': 1, 'warmup_steps': 0, 'learning_rate': 1e-4, 'save_steps': 20}
+    train = partial(train_generator, **settings, language=walk.settings.language, overwrite=True)
     pace = measure_pace(train, 2)
     steps = max(1, min(len(chosen), int((minutes * 60 * _TUNING - 2 * pace.overhead) / pace.seconds_a_step)))
     return train(output=slug(f'{walk.settings.name}-{llm}', 40), max_steps=steps).folder.name
@@ -289,15 +262,21 @@ def _tuned_writer(walk: StudyFolder, chosen: Mined, llm: str, minutes: float) ->
 def _prepare_slhyde(walk: StudyFolder, model: str, limits: dict, llm: str, minutes: float) -> _Prepared:
     "The self-learning loop of AutoMIR: candidates, selection, a tuned generator, and what it writes."
     check(llm, 'sl-hyde needs a language model', 'medir study adapt', 'name one with --llm, such as smollm2')
-    base = prepare_queries(walk, model, limits)
-    language, examples = walk.settings.language, base.examples
-    rows = _rows_in_time(examples.rows, llm, minutes, language)
+    base, language = prepare_queries(walk, model, limits), walk.settings.language
+    examples, start = base.examples, time.perf_counter()
+    some = examples.rows[:_TIMED_ROWS]
+    candidates(some, llm, 2, language, sampling=_SAMPLING)
+    each = (time.perf_counter() - start) / len(some)
+    many = int(minutes * 60 * _WRITING / max(1.5 * each, 1e-3))  # it writes twice before and once after its tuning
+    of_all = f'{min(many, len(examples.rows)):,} of {counted(len(examples.rows), "query", "queries")}'
+    note(f'{llm} writes for {of_all} ({each:.1f} s each)')
+    rows = examples.rows[: max(many, 2 * _TIMED_ROWS)]
     chosen = select(candidates(rows, llm, 2, language=language, sampling=_SAMPLING), model, language=language)
     writer = _tuned_writer(walk, chosen, llm, minutes)
     written = hypothesize(rows, writer, settings=_SAMPLING, language=language)
     pairs = hard_negatives(written.rows, model, _NEGATIVES, _window(len(examples.held_out.corpus)), language=language)
-    trained_on = [row['id'] for row in rows]
-    return _Prepared(pairs, replace(examples, trained_on=trained_on), base.facts | written.stats, writer)
+    examples = replace(examples, trained_on=[row['id'] for row in rows])
+    return _Prepared(pairs, examples, base.facts | written.stats, writer)
 
 # %% ../../nbs/09_study/06_adapting.ipynb #b00764a5
 _METHODS: dict[str, Callable] = {'queries': prepare_queries, 'labels': prepare_labels, 'sl-hyde': _prepare_slhyde}
@@ -312,60 +291,50 @@ def training_settings(model: str, rows: int) -> dict:
     return _TRAINING | {'model': model, 'batch_size': batch_size, 'overwrite': True}
 
 # %% ../../nbs/09_study/06_adapting.ipynb #8aa67093
-def _task_seconds(model: str, task) -> float:
-    "What a tower like `model` takes for the documents of `task`."
-    rows = sampled_rows(task.corpus, 200, 0)
-    read = token_coverage(model, rows)
-    return encoding_seconds(read, encoding_speed(model, rows, read.mean_tokens).tokens_per_second, len(task.corpus))
-
-
 def measuring_seconds(model: str, held_out, public: list, seeds: int) -> float:
     "What encoding takes after the training, if no vectors of `model` itself are stored yet."
-    towers = 1 + 2 * seeds
-    return towers * _task_seconds(model, held_out) + 2 * sum(_task_seconds(model, task) for task in public)
+
+    def seconds(task: Task) -> float:
+        rows = sampled_rows(task.corpus, 200, 0)
+        read = token_coverage(model, rows)
+        return encoding_seconds(read, encoding_speed(model, rows, read.mean_tokens).tokens_per_second, len(task.corpus))
+
+    return (1 + 2 * seeds) * seconds(held_out) + 2 * sum(map(seconds, public))
 
 # %% ../../nbs/09_study/06_adapting.ipynb #9322f077
-def _train_in_budget(
-    walk: StudyFolder,
-    method: str,
-    model: str,
-    prepared: _Prepared,
-    minutes: float,
-    spent: float,  # seconds until now
-    public: list,  # tasks on which the towers are measured beside the held-out one
-) -> tuple[dict[int, dict[bool, Trained]], Budget]:
-    "Seed → whether it is the control → its training; as many whole seeds as the minutes allow."
-    settings = training_settings(model, len(prepared.pairs)) | {'hypothetical': bool(prepared.writer)}
-    shuffled, started = shuffle_pairs(prepared.pairs.rows, walk.settings.seed), time.perf_counter()
+def _train_in_budget(walk, method: str, model: str, prepared: _Prepared, minutes: float, spent: float, public: list):
+    "Seed → whether it is the control → its training, as many whole seeds as the minutes allow; and the budget."
+    rows = prepared.pairs.rows
+    settings = training_settings(model, len(rows)) | {'hypothetical': bool(prepared.writer)}
+    shuffled, started = shuffle_pairs(rows, walk.settings.seed), time.perf_counter()
     data = {  # of the model, and of its control
         False: str(prepared.pairs.write(walk.path(f'adapt/{method}.jsonl'))),
         True: str(shuffled.write(walk.path(f'adapt/{method}-shuffled.jsonl'))),
     }
 
     def planned() -> Budget:
-        one_step = measure_pace(lambda **more: train_encoder(data=data[False], **settings | more))
+        one_step = measure_pace(partial(train_encoder, data=data[False], **settings))
         so_far = spent + time.perf_counter() - started
-        plan = plan_budget(minutes, one_step, len(prepared.pairs), settings['batch_size'], so_far)
+        plan = plan_budget(minutes, one_step, len(rows), settings['batch_size'], so_far)
         return replace(plan, measuring=measuring_seconds(model, prepared.examples.held_out, public, len(plan.seeds)))
 
-    key = fingerprint('adapt', 1, prepared.pairs.rows, settings, minutes)
+    key = fingerprint('adapt', 1, rows, settings, minutes)
     budget = kept_budget(walk.path(f'adapt/{method}-{slug(model)}.json'), key, planned)
-    used, trained = budget.spent, {}
+    used, trained, stem = budget.spent, {}, slug(f'{walk.settings.name}-{method}-{model}', 40)
     for seed in budget.seeds:
         seconds = max((one.seconds for both in trained.values() for one in both.values()), default=0)
         if used + 2 * seconds > 60 * minutes:
             note(f'the minutes are used after {len(trained)} of {len(budget.seeds)} seeds')
             break
         more = settings | {'seed': seed, 'max_steps': budget.steps}
-        stem = slug(f'{walk.settings.name}-{method}-{model}', 40)
-        name_of = {control: f'{stem}{"-shuffled" if control else ""}-s{seed}' for control in data}
-        trained[seed] = {c: train_encoder(data=data[c], output=name_of[c], **more) for c in data}
+        names = {control: f'{stem}{"-shuffled" if control else ""}-s{seed}' for control in data}
+        trained[seed] = {c: train_encoder(data=data[c], output=names[c], **more) for c in data}
         used += sum(one.seconds for one in trained[seed].values())
     return trained, budget
 
 # %% ../../nbs/09_study/06_adapting.ipynb #0fd65e11
-_KINDS = (('tuned', False), ('control', True))
 _BASE, _TUNED, _CONTROL = 'untuned', 'tuned', 'control: shuffled pairs'
+_KINDS = (('tuned', False), ('control', True))
 
 
 def _systems_of(model: str, trained: dict, writer: str = '', llm: str = '') -> dict[str, list[str]]:
@@ -389,69 +358,44 @@ def side_by_side_table(scores: dict[str, list[Scores]], named: dict[str, list[st
     return rows
 
 # %% ../../nbs/09_study/06_adapting.ipynb #5aa23979
-def _paired_tests(scores: dict[str, list[Scores]]) -> list[dict]:
-    "The tuned model against the untuned one and against its control."
-    together = {name: over_seeds(seeds, name) for name, seeds in scores.items()}
-    found = [compare(together[name], together[_TUNED], show=0) for name in (_BASE, _CONTROL) if name in together]
-    return [
-        {'against': one.a, 'difference': one.difference, 'low': one.low, 'high': one.high}
-        | {'p': one.p, 'p_holm': float(p), 'wins': one.wins, 'losses': one.losses, 'queries': one.n_queries}
-        for one, p in zip(found, holm([one.p for one in found]), strict=True)
-    ]
-
-
 def is_better(tests: list[dict]) -> bool:
     "Whether the tuned model was shown to be better than all that it was tested against."
     return all(test['difference'] > 0 and test['p_holm'] < 0.05 for test in tests)
 
 # %% ../../nbs/09_study/06_adapting.ipynb #1e9b3450
-def _test_text(test: dict) -> str:
-    ends = f'[{test["low"]:+.3f}, {test["high"]:+.3f}]'
-    against = 'shuffled control' if test['against'] == _CONTROL else f'{test["against"]} model'
-    return f'{test["difference"]:+.3f} {ends} against the {against} (p {p_text(test["p_holm"])})'
-
-
 def adapt_sentence(entry: dict) -> str:
     "The answer in one sentence."
     kind = 'labelled' if entry['measured_on'] == 'people' else 'synthetic'
     ground = counted(entry['tests'][0]['queries'], f'held-out {kind} query', f'held-out {kind} queries')
-    seeds = f'{len(entry["seeds"])} seeds' if len(entry['seeds']) > 1 else 'one seed'
-    facts = ' and '.join(map(_test_text, entry['tests']))
+    seeds, facts = f'{len(entry["seeds"])} seeds' if len(entry['seeds']) > 1 else 'one seed', []
+    for test in entry['tests']:
+        ends = f'[{test["low"]:+.3f}, {test["high"]:+.3f}]'
+        against = 'shuffled control' if test['against'] == _CONTROL else f'{test["against"]} model'
+        facts.append(f'{test["difference"]:+.3f} {ends} against the {against} (p {p_text(test["p_holm"])})')
     lost = [row for row in entry['forgetting'] if row['difference'] < 0 and row['p_holm'] < 0.05]
     names = ', '.join(f'{row["task"]} ({row["difference"]:+.3f})' for row in lost)
-    facts += f'; it forgot on {names}' if lost else ''
+    found = ' and '.join(facts) + (f'; it forgot on {names}' if lost else '')
     start = f'{entry["base"]} adapted by {entry["method"]} ({entry["steps"]:,} steps, {seeds}) is'
     if entry['better']:
-        return f'{start} better on {ground}: {facts}.'
+        return f'{start} better on {ground}: {found}.'
     advice = 'keep the untuned model, or give it more labels and minutes'
-    return f'{start} not shown to be better on {ground}: {facts}; {advice}.'
+    return f'{start} not shown to be better on {ground}: {found}; {advice}.'
 
-# %% ../../nbs/09_study/06_adapting.ipynb #633d3734
+# %% ../../nbs/09_study/06_adapting.ipynb #b0e112cf
 _PUBLIC = {'en': ('hpo-lay', 'nfcorpus'), 'zh': ('zh-lay',)}
 
 
-def _public_tasks(language: str, limit: int = 0) -> list:
-    "Public tasks that are at hand, and a note on those that aren't."
-    tasks = []
-    for name in _PUBLIC.get(language, _PUBLIC['en']):
-        try:
-            tasks.append(load_task(name, limit=limit or None))
-        except MedirError as error:
-            note(f'what is forgotten is not measured on {name}: {error}')
-    return tasks
-
-# %% ../../nbs/09_study/06_adapting.ipynb #b0e112cf
 def forgetting_of(tasks: list, base: str, tuned: str) -> list[dict]:
     "A row a public task: before, after, the difference with its interval and test."
-    scores = [[evaluate(task, system, [task.measures[0]]) for system in (base, tuned)] for task in tasks]
-    found = [compare(before, after, show=0) for before, after in scores]
     rows = []
-    for (before, after), one, p in zip(scores, found, holm([one.p for one in found]) if found else [], strict=True):
-        about = {'task': before.task.name, 'measure': one.measure, 'queries': one.n_queries}
+    for task in tasks:
+        before, after = (evaluate(task, system, [task.measures[0]]) for system in (base, tuned))
+        one = compare(before, after, show=0)
+        about = {'task': task.name, 'measure': one.measure, 'queries': one.n_queries}
         means = {'before': before.mean(one.measure), 'after': after.mean(one.measure)}
-        test = {'difference': one.difference, 'low': one.low, 'high': one.high, 'p_holm': float(p)}
-        rows.append(about | means | test)
-    return rows
+        rows.append(about | means | {'difference': one.difference, 'low': one.low, 'high': one.high, 'p_holm': one.p})
+    corrected = holm([row['p_holm'] for row in rows]) if rows else []
+    return [row | {'p_holm': float(p)} for row, p in zip(rows, corrected, strict=True)]
 
 # %% ../../nbs/09_study/06_adapting.ipynb #c795a651
 @dataclass(frozen=True)
@@ -485,24 +429,27 @@ class Adaptation:
 # %% ../../nbs/09_study/06_adapting.ipynb #baca8fa8
 def _entry(prepared: _Prepared, trained: dict, budget: Budget, named: dict) -> dict:
     "What `adapt.json` keeps, but for what was forgotten."
-    examples = prepared.examples
+    examples, measures = prepared.examples, list(MEASURES)
     note(f'measuring on {len(examples.held_out.queries):,} held-out queries ({examples.measured_on})')
-    scores = {
-        name: [evaluate(examples.held_out, system, list(MEASURES)) for system in systems]
-        for name, systems in named.items()
-    }
-    tests = _paired_tests(scores)
-    first = next(iter(trained.values()))
+    scores = {name: [evaluate(examples.held_out, s, measures) for s in systems] for name, systems in named.items()}
+    together = {name: over_seeds(seeds, name) for name, seeds in scores.items()}
+    tests = []
+    for one in [compare(together[name], together[_TUNED], show=0) for name in (_BASE, _CONTROL)]:
+        test = {'against': one.a, 'difference': one.difference, 'low': one.low, 'high': one.high, 'p': one.p}
+        tests.append(test | {'p_holm': None, 'wins': one.wins, 'losses': one.losses, 'queries': one.n_queries})
+    for test, p in zip(tests, holm([test['p'] for test in tests]), strict=True):
+        test['p_holm'] = float(p)
     seconds = sum(one.seconds for both in trained.values() for one in both.values())
+    folders = {name: [both[control].folder.name for both in trained.values()] for name, control in _KINDS}
     return {
         'system': named[_TUNED][0],
         'better': is_better(tests),
         'measured_on': examples.measured_on,
         'minutes': budget.minutes,
         'minutes_used': round((budget.spent + seconds) / 60, 2),
-        'steps': first[False].steps,
+        'steps': next(iter(trained.values()))[False].steps,
         'seeds': list(trained),
-        'checkpoints': {kind: [both[control].folder.name for both in trained.values()] for kind, control in _KINDS},
+        'checkpoints': folders,
         'examples': examples.counts | {'training pairs': len(prepared.pairs)} | prepared.facts,
         'table': side_by_side_table(scores, named),
         'tests': tests,
@@ -537,7 +484,12 @@ def adapt(
     start, limits = time.perf_counter(), {'least_round_trip': least_round_trip, 'most_repeats': most_repeats}
     prepared = _METHODS[method](walk, model, limits, llm=llm, minutes=minutes)
     spent = time.perf_counter() - start
-    tasks = _public_tasks(prepared.examples.held_out.language, forget_limit)
+    tasks = []  # public ones at hand
+    for name in _PUBLIC.get(prepared.examples.held_out.language, _PUBLIC['en']):
+        try:
+            tasks.append(load_task(name, limit=forget_limit or None))
+        except MedirError as error:
+            note(f'what is forgotten is not measured on {name}: {error}')
     trained, budget = _train_in_budget(walk, method, model, prepared, minutes, spent, tasks)
     named = _systems_of(model, trained, prepared.writer, llm)
     entry = _entry(prepared, trained, budget, named) | {'method': method, 'base': model, 'stands_on': read}

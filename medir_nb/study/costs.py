@@ -15,18 +15,15 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 import pandas as pd
-from ..core.console import note, progress, redact, waiting
-from ..core.errors import MedirError, cause_of, check
-from ..core.files import fingerprint, read_json, write_json
-from ..core.hardware import is_busy, machine, versions, waiting_processes
-from ..core.places import follows_home, home, slug
-from ..core.settings import registry
-from ..data import Queries, Task, load_task
-from ..evaluator.speed import latency_ms, system_speed, threads_here, three_digits
-from ..retrieval.chain import chain_of
-from ..retrieval.expressions import model_rows, parse, parts, retriever_of, without_expansions
-from ..retrieval.stages import found_documents, Job
-from ..retrieval.retriever import LISTED
+from ..core import cause_of, check, fingerprint, follows_home, home, machine, MedirError, note, progress
+from ..core import read_json, redact, registry, slug, versions, waiting, write_json
+from ..core.hardware import is_busy, waiting_processes
+from ..data import load_task, Queries, Task
+from ..evaluator import latency_ms, system_speed, three_digits
+from ..evaluator.speed import threads_here
+from ..retrieval import chain_of, Job, LISTED, model_rows, parse, parts, retriever_of
+from ..retrieval.expressions import without_expansions
+from ..retrieval.stages import found_documents
 
 # %% ../../nbs/09_study/03_costs.ipynb #1fefc40b
 def ready_system(system, task: Task) -> Callable[[Queries], pd.DataFrame]:
@@ -47,30 +44,18 @@ def disk_megabytes(system, task: Task) -> float:
     job = Job(task)
     return sum(retriever.disk_bytes(job) for retriever in retrievers_alone(system)) / 1e6
 
-# %% ../../nbs/09_study/03_costs.ipynb #eb3f578b
-def resident_megabytes() -> float:
-    "What this process holds in memory now."
-    import psutil
-
-    return psutil.Process().memory_info().rss / 2**20
-
 # %% ../../nbs/09_study/03_costs.ipynb #84f61622
-_INDEXED = 2000  # documents that an index without a model is timed on; fewer are mostly overhead
-
-
-def _rate(retriever, task: Task, documents: int) -> tuple[float, str]:
-    "Documents per second of a retriever alone, and what that hangs on."
-    part, has_model = retriever.expression, bool(retriever.models())
-    many = min(len(task.corpus), documents if has_model else _INDEXED)
-    speed = system_speed(part, task, documents=many, queries=1, searched=1)
-    read = f', {speed.tokens:.0f} tokens each, {speed.batch}, {speed.precision} on {speed.device}'
-    return speed.documents_per_second, f'{part}: {many:,} documents{read if has_model else ""}'
-
-
 def documents_rate(system, task: Task, documents: int = 64) -> tuple[float, str]:
     "Documents per second that a system takes up, and the conditions."
-    measured = [_rate(retriever, task, documents) for retriever in retrievers_alone(system)]
-    return 1 / sum(1 / rate for rate, _ in measured), '; '.join(how for _, how in measured)
+    seconds, conditions = 0, []
+    for retriever in retrievers_alone(system):
+        part, has_model = retriever.expression, bool(retriever.models())
+        many = min(len(task.corpus), documents if has_model else 2000)  # fewer are mostly overhead
+        speed = system_speed(part, task, documents=many, queries=1, searched=1)
+        seconds += 1 / speed.documents_per_second
+        read = f', {speed.tokens:.0f} tokens each, {speed.batch}, {speed.precision} on {speed.device}'
+        conditions.append(f'{part}: {many:,} documents{read if has_model else ""}')
+    return 1 / seconds, '; '.join(conditions)
 
 # %% ../../nbs/09_study/03_costs.ipynb #400bb399
 def price_of(system) -> float:
@@ -107,38 +92,21 @@ class Costs:
         return f'Costs({self.system!r}: {waited}, {self.documents_per_second:.3g} documents/s, {self.memory_mb:.0f} MB)'
 
 # %% ../../nbs/09_study/03_costs.ipynb #2c143d3b
-def measure_here(
-    system: str,
-    task: Task,
-    queries: int = 50,  # clocked, one at a time
-    documents: int = 64,  # that an encoder is timed on
-) -> Costs:
-    "Costs of a system in this process, which should hold nothing else."
+def measure_here(system: str, task: Task, queries: int = 50, documents: int = 64) -> Costs:
+    "Costs of a system in this process, which should hold nothing else: by queries one at a time, and by documents."
+    import psutil
+
     answer = ready_system(system, task)
-    order = [i % len(task.queries) for i in range(queries)]
-    waited = latency_ms(answer, [task.queries.take([i]) for i in order])
-    memory = resident_megabytes()
+    waited = latency_ms(answer, [task.queries.take([i % len(task.queries)]) for i in range(queries)])
+    memory = psutil.Process().memory_info().rss / 2**20
     rate, conditions = documents_rate(system, task, documents)
     is_expanded = any(getattr(part, 'expansion', None) for part in parts(system))
-    return Costs(
-        str(parse(system)),
-        rate,
-        waited['median_ms'],
-        waited['p95_ms'],
-        memory,
-        disk_megabytes(system, task),
-        price_of(system),
-        len(task.corpus),
-        waited['n'],
-        threads_here(),
-        conditions,
-        'what the language model takes to write' if is_expanded else '',
-    )
+    times, kept = (rate, waited['median_ms'], waited['p95_ms']), (memory, disk_megabytes(system, task))
+    about = price_of(system), len(task.corpus), waited['n'], threads_here(), conditions
+    unclocked = 'what the language model takes to write' if is_expanded else ''
+    return Costs(str(parse(system)), *times, *kept, *about, unclocked)
 
 # %% ../../nbs/09_study/03_costs.ipynb #d8543b83
-_CHILD = 'from medir_nb.study.costs import main; main()'
-
-
 def main():
     "What the child does: read a job on stdin, write the costs, or why there are none."
     job = json.load(sys.stdin)
@@ -156,14 +124,11 @@ def _run_child(job: dict) -> dict:
     "What the child found; its error is raised here."
     with tempfile.TemporaryDirectory() as scratch:
         answer = Path(scratch) / 'costs.json'
-        paths = os.pathsep.join(filter(None, sys.path))  # what this process imports, the child does
-        done = subprocess.run(
-            [sys.executable, '-c', _CHILD],
-            input=json.dumps(job | {'answer': str(answer)}),
-            capture_output=True,
-            text=True,
-            env={**os.environ, 'PYTHONPATH': paths, 'MEDIR_PROGRESS': '0', 'MEDIR_HOME': str(home())},
-        )
+        # what this process imports, the child does
+        own = {'PYTHONPATH': os.pathsep.join(filter(None, sys.path)), 'MEDIR_PROGRESS': '0', 'MEDIR_HOME': str(home())}
+        command = [sys.executable, '-c', 'from medir_nb.study.costs import main; main()']
+        how = {'capture_output': True, 'text': True, 'env': os.environ | own}
+        done = subprocess.run(command, input=json.dumps(job | {'answer': str(answer)}), **how)
         found = read_json(answer, {})
     last_words = redact(done.stderr.strip())[-200:]
     check(found, f'the process that measures ended ({done.returncode}; {last_words})', job['system'], 'run again')
@@ -208,12 +173,10 @@ _COST_COLUMNS |= {'price': _PRICE}
 
 def costs_columns(costs: dict) -> pd.DataFrame:
     "`Costs` as text, a row each (None: not known); prices only where a service is asked."
-    rows = {
-        name: {label: three_digits(getattr(found, field, None)) for field, label in _COST_COLUMNS.items()}
-        for name, found in costs.items()
-    }
-    frame = pd.DataFrame.from_dict(rows, orient='index')
-    return frame if _PRICE not in frame or frame[_PRICE].any() else frame.drop(columns=_PRICE)
+    columns = _COST_COLUMNS | {'price': _PRICE}
+    told = [[three_digits(getattr(found, field, None)) for field in columns] for found in costs.values()]
+    frame = pd.DataFrame(told, list(costs), list(columns.values()))
+    return frame if frame[_PRICE].any() else frame.drop(columns=_PRICE)
 
 # %% ../../nbs/09_study/03_costs.ipynb #c9d37ad9
 def costs_of_each(systems: list[str], task, options: dict | None = None, **how) -> dict[str, Costs | None]:

@@ -6,43 +6,15 @@
 __all__ = ['export_system']
 
 # %% ../../nbs/09_study/08_export.ipynb #bc6ba522
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from ..judging.building import write_task
-from ..core.hardware import versions
-from ..core.errors import check
-from ..core.files import atomic_folder, read_json, write_json, write_lines
-from ..core.places import follows_home, slug
-from ..data import corpus_task, load_task
-from ..data.corpus import Corpus, json_rows
-from ..data.task import Task
-from ..retrieval.chain import chain_of
-from ..retrieval.stages import Job
-from ..retrieval.index import Index, is_index, retrievers_of
+from ..core import atomic_folder, check, follows_home, read_json, slug, versions, write_json, write_lines
+from ..data import Corpus, corpus_task, load_task, Task
+from ..data.corpus import json_rows
+from ..judging import write_task
+from ..retrieval import chain_of, Index, is_index, Job
+from ..retrieval.index import retrievers_of
 from ..retrieval.updates import served_system
-
-# %% ../../nbs/09_study/08_export.ipynb #e352e953
-@dataclass(frozen=True)
-class _Exported:
-    "What is exported."
-
-    task: Task  # its documents, with judgements where there are any
-    job: Job  # on what is searched: the documents, or their passages
-    system: str
-
-    @property
-    def texts(self) -> Corpus:
-        return self.job.task.corpus
-
-
-def _of_index(folder, system: str | None, device: str | None) -> _Exported:
-    "What an index holds."
-    index = Index(folder, device=device)
-    own = index.manifest['system']
-    fix = f'leave --system out, or write --system {own!r}'
-    check(system in (None, own), f'the index holds {own}', folder, fix)
-    check(len(index), 'the index is empty', folder, 'put documents into it')
-    return _Exported(replace(index.task, corpus=index.corpus), index.job, own)
 
 # %% ../../nbs/09_study/08_export.ipynb #42b73c5a
 def exported_source(
@@ -51,52 +23,34 @@ def exported_source(
     lang: str | None = None,
     dtype: str | None = None,
     device: str | None = None,
-) -> _Exported:
-    "The documents and the system of an export."
+) -> tuple[Task, Job, str]:
+    "The documents, with judgements where there are any; the work on what is searched of them; and the system."
     folder = Path(source) if isinstance(source, (str, Path)) else None
     if folder is not None and is_index(folder):
-        return _of_index(folder, system, device)
+        index = Index(folder, device=device)
+        own = index.manifest['system']
+        fix = f'leave --system out, or write --system {own!r}'
+        check(system in (None, own), f'the index holds {own}', folder, fix)
+        check(len(index), 'the index is empty', folder, 'put documents into it')
+        return replace(index.task, corpus=index.corpus), index.job, own
     check(system, 'no system is named', '--system', 'name one, such as minilm or rrf(bm25,minilm)')
-    parts = ('queries.jsonl', 'qrels/test.tsv')
-    is_judged = folder is not None and all((folder / name).is_file() for name in parts)
-    load = load_task if is_judged else corpus_task
-    task = load(source, lang=lang)
-    return _Exported(task, Job(task.searched(), dtype, device), system)
+    is_judged = folder is not None and all((folder / part).is_file() for part in ('queries.jsonl', 'qrels/test.tsv'))
+    task = (load_task if is_judged else corpus_task)(source, lang=lang)
+    return task, Job(task.searched(), dtype, device), system
 
 # %% ../../nbs/09_study/08_export.ipynb #5befccf0
-def _export_texts(source: _Exported, folder: Path):
-    "The ids in the order of vectors and words, and the passages where documents are cut."
-    write_json(folder / 'ids.json', list(source.texts.ids))
-    if source.task.passages:
-        parents = source.texts.documents
-        rows = zip(json_rows(source.texts), parents, strict=True)
+def _export_documents(task: Task, texts: Corpus, folder: Path):
+    "Ids in the order of vectors and words, passages where documents are cut, and documents with their judgements."
+    write_json(folder / 'ids.json', list(texts.ids))
+    if task.passages:
+        rows = zip(json_rows(texts), texts.documents, strict=True)
         write_lines(folder / 'passages.jsonl', ({**row, 'document': parent} for row, parent in rows))
-
-
-def _export_task(task: Task, folder: Path):
-    "The documents, with queries and judgements where there are any."
     if len(task.qrels) and task.kind == 'retrieval':
-        write_task(task, folder, {'judges': [f'those who made {task.name}']})
-        folder.with_name(f'{folder.name}.lock').unlink(missing_ok=True)  # nobody else writes into a new folder
-        return
-    folder.mkdir(parents=True)
-    write_lines(folder / 'corpus.jsonl', json_rows(task.corpus))
-
-# %% ../../nbs/09_study/08_export.ipynb #4e492ba0
-def _manifest(source: _Exported, tree, parts: list[dict]) -> dict:
-    "What an export says of itself."
-    task = source.task
-    return {
-        'system': str(tree),
-        'documents': len(task.corpus),
-        'passages': str(task.passages) if task.passages else None,
-        'texts': len(source.texts),
-        'source': {'name': task.name, 'revision': task.revision, 'fingerprint': task.corpus.fingerprint},
-        'language': task.language,
-        'text': 'title, a space and the text, stripped; each model reads it behind its document prompt',
-        'parts': parts,
-        'versions': versions(),
-    }
+        write_task(task, folder / 'task', {'judges': [f'those who made {task.name}']})
+        (folder / 'task.lock').unlink(missing_ok=True)  # nobody else writes into a new folder
+    else:
+        (folder / 'task').mkdir()
+        write_lines(folder / 'task' / 'corpus.jsonl', json_rows(task.corpus))
 
 # %% ../../nbs/09_study/08_export.ipynb #e2afa6d3
 @follows_home
@@ -110,15 +64,24 @@ def export_system(
     home_folder=None,
 ) -> dict:
     "Write what a system makes of documents (an index: what it holds of them) for other tools; the manifest."
-    folder = Path(folder)
-    fix = 'name a new folder, or remove it'
+    folder, fix = Path(folder), 'name a new folder, or remove it'
     check(not folder.exists() or not any(folder.iterdir()), 'the folder is not empty', folder, fix)
-    exported = exported_source(source, system, lang, dtype, device)
-    tree, parts = served_system(exported.system), []
+    task, job, named = exported_source(source, system, lang, dtype, device)
+    tree, texts = served_system(named), job.task.corpus
     with atomic_folder(folder) as writing:
-        for retriever in retrievers_of(chain_of(tree)):
-            parts.append(retriever.export(exported.job, writing, slug(retriever.retriever, 40)))
-        _export_texts(exported, writing)
-        _export_task(exported.task, writing / 'task')
-        write_json(writing / 'manifest.json', _manifest(exported, tree, parts))
+        retrievers = retrievers_of(chain_of(tree))
+        parts = [each.export(job, writing, slug(each.retriever, 40)) for each in retrievers]
+        _export_documents(task, texts, writing)
+        manifest = {
+            'system': str(tree),
+            'documents': len(task.corpus),
+            'passages': str(task.passages) if task.passages else None,
+            'texts': len(texts),
+            'source': {'name': task.name, 'revision': task.revision, 'fingerprint': task.corpus.fingerprint},
+            'language': task.language,
+            'text': 'title, a space and the text, stripped; each model reads it behind its document prompt',
+            'parts': parts,
+            'versions': versions(),
+        }
+        write_json(writing / 'manifest.json', manifest)
         return read_json(writing / 'manifest.json', {})

@@ -10,15 +10,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 import numpy as np
 import pandas as pd
-from ..judging.pools import PAIR
-from ..core.console import counted, note
-from ..core.errors import check
-from ..data import Task, part_of_task
-from ..evaluator import Scores, compare_all, evaluate_grid, parse_measure
-from ..evaluator.scores import score_run
-from ..evaluator.statistics import mean_interval
-from ..judging.study_folder import NothingRelevant, StudyFolder
+from ..core import check, note
+from ..core.console import counted
+from ..data import part_of_task, Task
+from ..evaluator import compare_all, evaluate_grid, mean_interval, parse_measure, score_run, Scores
+from ..judging import StudyFolder
 from ..judging.available_systems import adaptations
+from ..judging.pools import PAIR
+from ..judging.study_folder import NothingRelevant
 
 # %% ../../nbs/09_study/04_quality.ipynb #42497daf
 KINDS = {'people': 'test', 'synthetic': 'synthetic'}
@@ -29,11 +28,11 @@ def study_tasks(walk: StudyFolder, most_synthetic: int = 0) -> dict[str, Task]:
     walk.need('queries.jsonl')
     tasks, nothing = {}, []
     for kind, split in KINDS.items():
-        if walk.path(f'qrels/{split}.tsv').is_file():
-            try:
+        try:
+            if walk.path(f'qrels/{split}.tsv').is_file():
                 tasks[kind] = replace(walk.task(split), name=f'{walk.settings.name} ({kind})')
-            except NothingRelevant as fault:
-                nothing.append(fault)
+        except NothingRelevant as fault:
+            nothing.append(fault)
     if nothing and not tasks:
         raise nothing[0]
     for fault in nothing:
@@ -55,8 +54,8 @@ def without_training_queries(walk: StudyFolder, tasks: dict[str, Task], systems:
         if many := len(task.queries) - len(left):
             what = 'that an adapted model was trained on: left out for all systems'
             note(f'{task.name}: {counted(many, "query", "queries")} {what}')
-            task = part_of_task(task, task.name, left, task.corpus.ids) if left else None
-        kept |= {kind: task} if task else {}
+        if left:
+            kept[kind] = part_of_task(task, task.name, left, task.corpus.ids) if many else task
     check(kept, 'the adapted systems were trained on every judged query', walk.folder, 'label more, or leave them out')
     return kept
 
@@ -135,13 +134,11 @@ def rank_agreement(
     "`queries, labels, tau, low, high`; empty with fewer than three systems."
     rows, draw, whole = [], np.random.default_rng(seed), len(people)
     is_known = people.shape[1] >= 3 and whole and len(machine)
-    sides = people.to_numpy(), machine[people.columns].to_numpy() if is_known else None
     sizes = np.geomspace(min(5, whole), whole, points) if is_known else ()
     for n in sorted({int(round(size)) for size in sizes}):
-        rows_of = [
-            draw.integers(0, len(side), (draws, many)) for side, many in zip(sides, (n, len(machine)), strict=True)
-        ]
-        drawn = [side[chosen].mean(axis=1) for side, chosen in zip(sides, rows_of, strict=True)]
+        sides = (people.to_numpy(), n), (machine[people.columns].to_numpy(), len(machine))
+        chosen = [draw.integers(0, len(side), (draws, many)) for side, many in sides]
+        drawn = [side[rows_of].mean(axis=1) for (side, _), rows_of in zip(sides, chosen, strict=True)]
         taus = np.array([pd.Series(a).corr(pd.Series(b), method='kendall') for a, b in zip(*drawn, strict=True)])
         known = taus[~np.isnan(taus)] if not np.isnan(taus).all() else np.array([np.nan])
         middle = people.mean().corr(machine.mean(), method='kendall') if n == whole else known.mean()

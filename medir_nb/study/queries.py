@@ -7,6 +7,7 @@ __all__ = ['STYLES', 'FEWEST_QUERIES', 'sample_documents', 'query_in_answer', 'q
            'read_report', 'generate_queries', 'add_log']
 
 # %% ../../nbs/09_study/02_queries.ipynb #a51249bb
+import itertools
 import random
 import re
 import time
@@ -15,57 +16,42 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 import pandas as pd
-from ..core.console import counted, note, progress, to_markdown
-from ..core.errors import check, nearest
-from ..core.files import fingerprint, json_mapping, lock, read_text, write_json, write_lines
-from ..core.places import follows_home
-from ..core.settings import registry
-from ..data.corpus import Corpus
-from ..data.documents import Document
-from ..data.duplicates import Duplicates
+from ..core import check, fingerprint, follows_home, json_mapping, lock, nearest, note, progress, read_text
+from ..core import registry, to_markdown, write_json, write_lines
+from ..core.console import counted
+from ..data import Corpus, Document, Duplicates, known_language, language_name, Washing
 from ..data.readers import json_lines
-from ..data.languages import known_language, language_name
 from ..data.text_pairs import word_spans
-from ..data.washing import Washing
-from ..evaluator.evaluation import evaluate
+from ..evaluator import evaluate
 from ..evaluator.similarity import shared_terms
-from ..generator.models import llm, LLM
-from ..judging.available_systems import quick_systems
+from ..generator import llm, LLM
+from ..judging import note_step, queries_task, read_queries, study_corpus, StudyFolder
+from ..judging.available_systems import quick_systems, system_kind
 from ..judging.label_tables import csv_rows
-from ..judging.available_systems import system_kind
-from ..judging.study_folder import note_step, queries_task, read_queries, source_qrels, study_corpus, StudyFolder
-from ..judging.study_folder import write_judgements
-from ..retrieval.chain import search
-from ..retrieval.expressions import parse, parts
+from ..judging.study_folder import source_qrels, write_judgements
+from ..retrieval import parse, parts, search
+from ..trainer import Usage
+from ..trainer.synthetic import ask_about, PromptBatch, refuse_repeats
 from .reading import checked_languages
-from ..trainer.synthetic import ask_about, PromptBatch, refuse_repeats, Usage
 
 # %% ../../nbs/09_study/02_queries.ipynb #25f8bd58
-_STRATA = 4  # quarters of the documents by length
-
-
 def sample_documents(corpus: Corpus, n: int = 100, seed: int = 0) -> list[int]:
     "Positions of `n` documents, the quarters by length in turn, without near duplicates among them."
     texts = corpus.texts()
     order = sorted((i for i, text in enumerate(texts) if text), key=lambda i: (len(texts[i]), corpus.ids[i]))
-    strata = [order[len(order) * q // _STRATA : len(order) * (q + 1) // _STRATA] for q in range(_STRATA)]
-    for number, stratum in enumerate(strata):
-        random.Random(fingerprint('documents', seed, number)).shuffle(stratum)
-    in_turn = [s[i] for i in range(max(map(len, strata), default=0)) for s in strata if i < len(s)]
-    taken, duplicates = [], Duplicates()
-    for i in in_turn:
-        if len(taken) == n:
-            break
-        if not duplicates.why_left_out(Document(str(i), '', texts[i])):
-            taken.append(i)
-    return taken
+    quarters = [order[len(order) * q // 4 : len(order) * (q + 1) // 4] for q in range(4)]
+    for number, quarter in enumerate(quarters):
+        random.Random(fingerprint('documents', seed, number)).shuffle(quarter)
+    in_turn = (i for row in itertools.zip_longest(*quarters) for i in row if i is not None)
+    duplicates = Duplicates()
+    apart = (i for i in in_turn if not duplicates.why_left_out(Document(str(i), '', texts[i])))
+    return list(itertools.islice(apart, n))
 
 # %% ../../nbs/09_study/02_queries.ipynb #3e7b7921
-_LONGEST = 1000  # characters of a document that the model reads
 _SENTENCE = re.compile(r'(?<=[.!?])\s+|(?<=[。！？])')
 
 
-def sampled_excerpt(text: str, seed, longest: int = _LONGEST) -> str:
+def sampled_excerpt(text: str, seed, longest: int = 1000) -> str:
     "A text, or a stretch of it from a drawn sentence on."
     text = ' '.join(text.split())
     if len(text) <= longest:
@@ -75,13 +61,7 @@ def sampled_excerpt(text: str, seed, longest: int = _LONGEST) -> str:
     return text[start : start + longest]
 
 # %% ../../nbs/09_study/02_queries.ipynb #ef64cd39
-STYLES = {
-    'keyword': 10,
-    'lay': 50,
-    'clinical': 50,
-    'statement': 50,
-}  # style → words at most; a Chinese character is one
-_SHORTEST = {'keyword': 1}  # words; of the others 3
+STYLES = {'keyword': 10, 'lay': 50, 'clinical': 50, 'statement': 50}  # words at most; a Chinese character is one
 _LABEL = re.compile(
     r'^(?:\d+[.)]\s*|[-*•]\s*)?'
     r'(?:(?:question|query|words?|keywords?|sentence|frage|vraag|pregunta|pergunta|domanda|问题|搜索词|论断)\s*[:：]\s*)?',
@@ -116,31 +96,26 @@ def normal_query(text: str) -> str:
     return ' '.join(re.findall(r'\w+', text.casefold()))
 
 # %% ../../nbs/09_study/02_queries.ipynb #3e1fcffc
-_RUN, _RUN_OF_CHARACTERS, _NEAR = 6, 12, 0.8
-
-
 def shares_run(text: str, document: str) -> bool:
     "Whether six words in a row (twelve Chinese characters) of a text stand in a document."
     text, normal = normal_query(text), normal_query(document)
     words = [text[start:end] for start, end in word_spans(text)]
     is_chinese = sum('\u4e00' <= word[0] <= '\u9fff' for word in words) > len(words) / 2
-    length, between = (_RUN_OF_CHARACTERS, '') if is_chinese else (_RUN, ' ')
-    runs = (between.join(words[i : i + length]) for i in range(len(words) - length + 1))
-    return any(run in normal for run in runs)
+    length, between = (12, '') if is_chinese else (6, ' ')
+    return any(between.join(words[i : i + length]) in normal for i in range(len(words) - length + 1))
 
 
 def is_near_copy(text: str, others) -> bool:
     "Whether four fifths of the words of two queries are the same."
     words = {*normal_query(text).split()}
-    return any(len(words & other) >= _NEAR * len(words | other) for other in map(set, map(str.split, others)))
+    return any(len(words & other) >= 0.8 * len(words | other) for other in (set(other.split()) for other in others))
 
 
 def repeats_itself(text: str) -> bool:
     "Whether a sentence of a query says again what stands before it, as a small model does."
     said = [part for part in re.split('[.?!。？！]+', text) if normal_query(part)]
-    before = [' '.join(said[:place]) for place in range(len(said))]
-    copies = (is_near_copy(part, map(normal_query, said[:place])) for place, part in enumerate(said))
-    return any(copies) or any(shares_run(part, text) for part, text in zip(said, before, strict=True))
+    before = ((part, said[:place]) for place, part in enumerate(said))
+    return any(is_near_copy(p, map(normal_query, earlier)) or shares_run(p, ' '.join(earlier)) for p, earlier in before)
 
 # %% ../../nbs/09_study/02_queries.ipynb #7324fdb0
 def query_fault(
@@ -153,7 +128,6 @@ def query_fault(
 ) -> str:
     "Why a query is dropped, or nothing."
     words, normal = len(word_spans(text)), normal_query(text)
-    was_cut = 'cut off' in faults and '\n' not in answer.strip()
     reasons = {
         'repeats the prompt': 'repeats the prompt' in faults,
         'empty': not normal,
@@ -162,8 +136,8 @@ def query_fault(
         'points to the text': bool(_POINTS.search(text)),
         'repeats itself': repeats_itself(text),
         'repeats the title': bool(normal) and normal == normal_query(title),
-        'too long': words > STYLES[style] or was_cut,
-        'no question': words < _SHORTEST.get(style, 3),
+        'too long': words > STYLES[style] or ('cut off' in faults and '\n' not in answer.strip()),
+        'no question': words < (1 if style == 'keyword' else 3),
         'copied from the document': shares_run(text, document),
     }
     return next((reason for reason, fits in reasons.items() if fits), '')
@@ -215,17 +189,9 @@ def log_queries(
     return rows, {name: n for name, n in (counts + Counter(kept=len(rows))).items() if n}
 
 # %% ../../nbs/09_study/02_queries.ipynb #dd76f09a
-_GROUP = 16  # documents at a time
-_FIRST_GROUP, _TIMED_GROUP = 1, 8  # where minutes are counted: the first, and at most
-
-
-def _groups(
-    documents: list[dict],
-    minutes: float,  # 0: as many as it takes
-    took: list[float],  # seconds of each style of the last group; whoever asks writes them
-) -> Iterator[list[dict]]:
-    "The documents in groups, as long as the minutes last."
-    began, done, size = time.perf_counter(), 0, _FIRST_GROUP if minutes else _GROUP
+def _groups(documents: list[dict], minutes: float, took: list[float]) -> Iterator[list[dict]]:
+    "The documents in groups, as long as the minutes last; who asks writes what each style `took`, in seconds."
+    began, done, size = time.perf_counter(), 0, 1 if minutes else 16
     slowest = 1e-9  # seconds a document; what was asked before takes none, and tells nothing
     while done < len(documents) and size:
         took.clear()
@@ -235,12 +201,9 @@ def _groups(
         slowest = max(slowest, min(took) * len(took) / size)
         if minutes:
             left = 60 * minutes - (time.perf_counter() - began)
-            size = min(_TIMED_GROUP, int(max(0, left) / slowest))
+            size = min(8, int(max(0, left) / slowest))
 
 # %% ../../nbs/09_study/02_queries.ipynb #fcadce80
-_MOST_REPEATED = 0.5  # share of answers in a style that may repeat one to another document
-
-
 def _answers(documents: list[dict], styles: list, per_style: int, most_repeated: float, minutes: float, **asked):
     "`(document, style, number, text, faults)` of each answer, group by group."
     judged, method, took, began = {style: [] for style in styles}, 'walk-query', [], time.perf_counter()
@@ -266,43 +229,8 @@ def _answers(documents: list[dict], styles: list, per_style: int, most_repeated:
                     for number, (text, faults) in enumerate(of_document):
                         yield document, style, number, text, faults
 
-# %% ../../nbs/09_study/02_queries.ipynb #6f530b31
-def _documents(corpus: Corpus, sample: int, seed: int) -> list[dict]:
-    "What the model reads of each sampled document."
-    found = []
-    for i in sample_documents(corpus, sample, seed):
-        [(title, _)], [whole] = corpus.rows(i, i + 1), corpus.texts(i, i + 1)
-        doc_id = str(corpus.ids[i])
-        found.append({'id': doc_id, 'doc': sampled_excerpt(whole, (seed, doc_id)), 'title': title, 'whole': whole})
-    return found
-
-# %% ../../nbs/09_study/02_queries.ipynb #cce3019a
-def _usable(answers, model: str, seen: set, counts: dict) -> list[dict]:
-    "Rows of queries without a fault; faults are counted by style."
-    rows = []
-    for document, style, number, answer, faults in answers:
-        text = query_in_answer(answer)
-        fault = query_fault(text, style, faults, answer, document['title'], document['whole'])
-        fault = fault or ('repeats another query' if is_near_copy(text, seen) else '')
-        counts.setdefault(style, Counter())[fault or 'usable'] += 1
-        if not fault:
-            seen.add(normal_query(text))
-            query_id = f'{style}-{fingerprint("query", style, model, document["id"], text)[:10]}'
-            named = {'origin': 'synthetic', 'style': style, 'document': document['id'], 'model': model}
-            rows.append({'_id': query_id, 'text': text, **named, 'number': number})
-    return rows
-
 # %% ../../nbs/09_study/02_queries.ipynb #c93f7bce
-_RETRIEVER, _FIRST, _LEAST = 'rrf(bm25,minilm)', 3, 0.3
-
-
-def retrievable_queries(
-    walk: StudyFolder,
-    rows: list[dict],
-    corpus: Corpus,
-    retriever: str = _RETRIEVER,
-    k: int = _FIRST,  # ranks among which the own document must be
-) -> list[dict]:
+def retrievable_queries(walk: StudyFolder, rows: list[dict], corpus: Corpus, retriever: str, k: int) -> list[dict]:
     "The rows whose document is among the first `k` that their query brings."
     if not rows:
         return []
@@ -314,22 +242,18 @@ def retrievable_queries(
     return [row for row in rows if same[row['document']] in found.get(row['_id'], ())]
 
 # %% ../../nbs/09_study/02_queries.ipynb #c93e5f25
-_DEVIATIONS, _FEWEST_OTHERS = 3.0, 5
-
-
-def specific_queries(walk: StudyFolder, rows: list[dict], corpus: Corpus, retriever: str = _RETRIEVER) -> list[dict]:
+def specific_queries(walk: StudyFolder, rows: list[dict], corpus: Corpus, retriever: str) -> list[dict]:
     "The rows whose document stands out among those asked about; all, where no encoder can tell."
     asked = sorted({row['document'] for row in rows}, key=corpus._position.__getitem__)
     encoder = next((str(part) for part in parts(retriever) if system_kind(str(part)) in ('encoder', 'adapted')), None)
-    if encoder is None or len(asked) <= _FEWEST_OTHERS:
+    if encoder is None or len(asked) <= 5:
         return rows
-    some = corpus.take([corpus._position[doc_id] for doc_id in asked])
+    some, kept = corpus.take([corpus._position[doc_id] for doc_id in asked]), []
     run = search(queries_task(walk, rows, some, source_qrels(rows)), encoder, len(asked), keep_self=True).run
     scores = run.pivot(index='query_id', columns='doc_id', values='score')
-    kept = []
     for row in rows:
         others = scores.loc[row['_id']].drop(row['document'])
-        if scores.at[row['_id'], row['document']] > others.mean() + _DEVIATIONS * others.std():
+        if scores.at[row['_id'], row['document']] > others.mean() + 3 * others.std():
             kept.append(row)
     return kept
 
@@ -345,18 +269,17 @@ def with_lexical_overlap(walk: StudyFolder, rows: list[dict], corpus: Corpus) ->
 # %% ../../nbs/09_study/02_queries.ipynb #5dd09684
 def _style_table(walk: StudyFolder, systems) -> pd.DataFrame:
     "By style: queries, mean words of one, mean overlap, and the nDCG@10 of each system on the synthetic judgements."
-    rows, corpus = [row for row in read_queries(walk) if row['origin'] == 'synthetic'], study_corpus(walk)
+    rows, columns = [row for row in read_queries(walk) if row['origin'] == 'synthetic'], ['words', 'overlap', *systems]
     if not rows:
-        return pd.DataFrame(columns=['style', 'queries', 'words', 'overlap', *systems])
-    task = queries_task(walk, rows, corpus, source_qrels(rows))
-    frame = pd.DataFrame({'_id': [row['_id'] for row in rows], 'style': [row['style'] for row in rows]})
-    frame['queries'], frame['overlap'] = 1, [row['overlap'] for row in rows]
+        return pd.DataFrame(columns=['style', 'queries', *columns])
+    task = queries_task(walk, rows, study_corpus(walk), source_qrels(rows))
+    frame = pd.DataFrame(rows)[['_id', 'style', 'overlap']]
     frame['words'] = [len(word_spans(row['text'])) for row in rows]
     for system in systems:
-        scores = evaluate(task, system, ['nDCG@10'], keep_self=True).values('nDCG@10')
-        frame[system] = frame._id.map(scores)
-    means = frame.groupby('style', sort=False)[['words', 'overlap', *systems]].mean()
-    means.insert(0, 'queries', frame.groupby('style', sort=False).size())
+        frame[system] = frame._id.map(evaluate(task, system, ['nDCG@10'], keep_self=True).values('nDCG@10'))
+    styles = frame.groupby('style', sort=False)
+    means = styles[columns].mean()
+    means.insert(0, 'queries', styles.size())
     return means.reset_index()
 
 # %% ../../nbs/09_study/02_queries.ipynb #77cc97f0
@@ -383,6 +306,10 @@ _LEAKAGE = (
 
 
 FEWEST_QUERIES = 20  # written ones that a verdict wants
+_TOO_FEW = (
+    f'no basis for a verdict, which wants {FEWEST_QUERIES}; a larger --sample, more --minutes, or a stronger writer '
+    '(--llm, or a server at $MEDIR_LLM_URL) brings more'
+)
 
 
 @dataclass
@@ -394,16 +321,6 @@ class QueryReport:
     logged: int = 0  # queries of logs
 
     @property
-    def too_few(self) -> str:
-        "That the written queries are no basis for a verdict; '' where there are enough, or none."
-        cure = (
-            'a larger --sample, more --minutes, or a stronger writer (--llm, or a server at $MEDIR_LLM_URL) brings more'
-        )
-        many = counted(self.written, 'written query', 'written queries')
-        is_short = 0 < self.written < FEWEST_QUERIES
-        return f'{many}: no basis for a verdict, which wants {FEWEST_QUERIES}; {cure}' if is_short else ''
-
-    @property
     def written(self) -> int:
         return sum(row['queries'] for row in self.styles)
 
@@ -413,7 +330,9 @@ class QueryReport:
         lines = [', '.join(filter(None, [written, logged])) or 'no queries yet', *map(_call_words, self.calls)]
         if self.styles:
             overlap = sum(row['overlap'] * row['queries'] for row in self.styles) / max(1, self.written)
-            lines += ['', to_markdown(pd.DataFrame(self.styles), 2), '', _LEAKAGE.format(overlap=overlap), self.too_few]
+            lines += ['', to_markdown(pd.DataFrame(self.styles), 2), '', _LEAKAGE.format(overlap=overlap)]
+            few = f'{counted(self.written, "written query", "written queries")}: {_TOO_FEW}'
+            lines.append(few if 0 < self.written < FEWEST_QUERIES else '')
         return '\n'.join(lines)
 
 # %% ../../nbs/09_study/02_queries.ipynb #ecb61cc9
@@ -435,41 +354,51 @@ def _save(walk: StudyFolder, rows: list[dict], calls: list[dict], systems: list[
 # %% ../../nbs/09_study/02_queries.ipynb #b3d1e86a
 def _written_rows(walk, corpus, call, known, most_repeated, minutes, replay) -> list[dict]:
     "The queries of a call that are usable and find their document; the call gets its counts."
-    documents = _documents(corpus, call['sample'], call['seed'])
+    documents, model, seed = [], call['model'], call['seed']
+    for i in sample_documents(corpus, call['sample'], seed):
+        [(title, _)], [whole], doc_id = corpus.rows(i, i + 1), corpus.texts(i, i + 1), str(corpus.ids[i])
+        excerpt = sampled_excerpt(whole, (seed, doc_id))  # what the model reads
+        documents.append({'id': doc_id, 'doc': excerpt, 'title': title, 'whole': whole})
     language = walk.settings.language or known_language([row['doc'] for row in documents])
     note(f'queries are asked for in {language_name(language)}')
-    asked = {'model': call['model'], 'language': language, 'replay': replay}
-    usage, seen, faults = Usage(), {normal_query(row['text']) for row in known}, {}
-    answers = _answers(documents, call['styles'], call['per_style'], most_repeated, minutes, usage=usage, **asked)
-    usable = _usable(answers, call['model'], seen, faults)
-    llm(call['model']).close()  # in a notebook its memory is wanted for what follows
+    usage, seen, faults, usable = Usage(), {normal_query(row['text']) for row in known}, {}, []
+    asked = {'model': model, 'language': language, 'replay': replay, 'usage': usage}
+    for document, style, number, answer, met in _answers(
+        documents, call['styles'], call['per_style'], most_repeated, minutes, **asked
+    ):
+        text = query_in_answer(answer)
+        fault = query_fault(text, style, met, answer, document['title'], document['whole'])
+        fault = fault or ('repeats another query' if is_near_copy(text, seen) else '')
+        faults.setdefault(style, Counter())[fault or 'usable'] += 1
+        if not fault:
+            seen.add(normal_query(text))
+            query_id = f'{style}-{fingerprint("query", style, model, document["id"], text)[:10]}'
+            named = {'origin': 'synthetic', 'style': style, 'document': document['id'], 'model': model}
+            usable.append({'_id': query_id, 'text': text, **named, 'number': number})
+    llm(model).close()  # in a notebook its memory is wanted for what follows
     retrievable = retrievable_queries(walk, usable, corpus, call['retriever'], call['first'])
     found = specific_queries(walk, retrievable, corpus, call['retriever'])
     share = len(found) / max(1, len(usable))
-    what = f'{len(found):,} of {len(usable):,} queries of {call["model"]} ({share:.0%}) find their document '
+    what = f'{len(found):,} of {len(usable):,} queries of {model} ({share:.0%}) find their document '
     what += f'among the first {call["first"]} of {call["retriever"]}, and fit it better than others'
     fix = 'choose a stronger model with --llm or behind $MEDIR_LLM_URL, another retriever, or '
     fix += f'--least {max(0.0, share - 0.01):.2f}; every answer is kept on its cassette'
     check(usable and share >= call['least'], what, 'queries', fix)
-    each = len(call['styles']) * call['per_style']
-    done = sum(counts.total() for counts in faults.values()) // each
+    done = sum(counts.total() for counts in faults.values()) // (len(call['styles']) * call['per_style'])
     call |= {'documents': done, 'left': len(documents) - done, 'found': len(found)}
-    call['unspecific'] = len(retrievable) - len(found)
-    call['found_by_style'] = dict(Counter(row['style'] for row in found))
+    call |= {'unspecific': len(retrievable) - len(found)}
+    call |= {'found_by_style': dict(Counter(row['style'] for row in found))}
     call |= {'faults': {style: dict(counts) for style, counts in faults.items()}, 'usage': repr(usage)}
     return with_lexical_overlap(walk, found, corpus)
 
 # %% ../../nbs/09_study/02_queries.ipynb #9d905abe
-_EMBEDDED = ('qwen2.5-coder-1.5b', 'smollm2')
-
-
 def writer_here() -> str:
     "The first of the embedded language models that runs here without fetching anything."
-    for name in (name for name in _EMBEDDED if name in registry('llms')):
-        runs = LLM(name).runs()
+    for name in ('qwen2.5-coder-1.5b', 'smollm2'):
+        runs = LLM(name).runs() if name in registry('llms') else ''
         if runs.startswith('yes') and 'fetching' not in runs:
-            return name
-    return _EMBEDDED[-1]
+            break
+    return name
 
 # %% ../../nbs/09_study/02_queries.ipynb #6395e628
 @follows_home
@@ -480,9 +409,9 @@ def generate_queries(
     sample: int = 60,  # documents that are asked about
     per_style: int = 1,  # queries that a document gets in each style
     retriever: str = '',  # by which a query must find its document; '': the last of `quick_systems`
-    first: int = _FIRST,  # ranks among which it must be
-    least: float = _LEAST,  # share of usable queries that find it; below, the call is refused
-    most_repeated: float = _MOST_REPEATED,  # share of a style's answers that may repeat each other
+    first: int = 3,  # ranks among which it must be
+    least: float = 0.3,  # share of usable queries that find it; below, the call is refused
+    most_repeated: float = 0.5,  # share of a style's answers that may repeat each other
     seed: int | None = None,  # of the sample; None: the walk's
     minutes: float = 0,  # that writing may take; the documents that are left are for the next call; 0: any
     replay: bool | None = None,  # True: nobody is asked
@@ -506,9 +435,8 @@ def generate_queries(
             note('these queries were made before; nothing is asked')
             return report
         # what a smaller sample brought is not repeated by a larger one: it is the same
-        others = [
-            row for row in known if (row.get('model'), row.get('style')) not in {(model, s) for s in call['styles']}
-        ]
+        asked = {(model, style) for style in call['styles']}
+        others = [row for row in known if (row.get('model'), row.get('style')) not in asked]
         rows = _written_rows(walk, corpus, call, others, most_repeated, minutes, replay)
         ids = {row['_id'] for row in known}
         new = [row for row in rows if row['_id'] not in ids]

@@ -15,22 +15,19 @@ import tempfile
 import unicodedata
 import zipfile
 from collections import Counter
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 import pandas as pd
-from ..core.console import counted, note, progress
-from ..core.errors import MedirError, cause_of, check, typed
-from ..core.files import atomic_path
-from ..core.settings import registry
-from ..data import Corpus, Document, Duplicates, Task, Washing, corpus_task, load_task
+from ..core import atomic_path, cause_of, check, MedirError, note, progress, registry, typed
+from ..core.console import counted
+from ..data import Corpus, corpus_task, Document, Duplicates, language_name, language_of, load_task, Task
+from ..data import text_language, Washing, whole_text
 from ..data.corpus import corpus_records
-from ..data.documents import whole_text
-from ..data.xml import newest_citations
-from ..data.raw import document_files, holds_one_document, is_xml, KNOWN, read_file
-from ..data.languages import language_name, language_of, text_language
 from ..data.passage_splitter import length_in_words
+from ..data.raw import document_files, holds_one_document, is_xml, KNOWN, read_file
 from ..data.readers import cached_table
-from ..retrieval.index import is_index
+from ..data.xml import newest_citations
+from ..retrieval import is_index
 
 # %% ../../nbs/09_study/00_reading.ipynb #aa319c9e
 def file_name(path: str | Path) -> str:
@@ -38,9 +35,7 @@ def file_name(path: str | Path) -> str:
     return os.fsencode(path).decode('utf-8', 'backslashreplace')
 
 # %% ../../nbs/09_study/00_reading.ipynb #3b11cfb6
-_HIDDEN = '•••'
-_SHORTEST = 5  # letters and digits of a value whose first one is shown
-_END = re.compile(r'\.[A-Za-z]{2,6}$')
+_HIDDEN, _UNCERTAIN = '•••', 'uncertain'  # the language of a document, in place of a code
 
 
 def masked(match: re.Match, replacement: str) -> str:
@@ -48,57 +43,48 @@ def masked(match: re.Match, replacement: str) -> str:
     if match.expand(re.sub('<[A-Z]+>', '', replacement)).strip():
         return match.expand(replacement)
     value = match[0]
-    if sum(c.isalnum() for c in value) < _SHORTEST:
+    if sum(c.isalnum() for c in value) < 5:
         return _HIDDEN
-    end = _END.search(value)
+    end = re.search(r'\.[A-Za-z]{2,6}$', value)
     rest = re.sub(r'\w+', _HIDDEN, value[1 : end.start() if end else None])
     return value[0] + re.sub(rf'(?:{_HIDDEN}[\s./:-]*)+', _HIDDEN, rest) + (end[0] if end else '')
 
 # %% ../../nbs/09_study/00_reading.ipynb #ac24e729
-def _personal_rules() -> list[dict]:
-    return [row for row in registry('washing').values() if row.get('kind') == 'anonymise']
+def _personal_rules() -> dict[str, dict]:
+    return {name: row for name, row in registry('washing').items() if row.get('kind') == 'anonymise'}
 
 
 def checked_languages() -> set[str]:
     "The languages for which a rule looks for what points to a person."
-    return {language for row in _personal_rules() for language in row.get('languages', [])}
+    return {language for row in _personal_rules().values() for language in row.get('languages', [])}
 
 # %% ../../nbs/09_study/00_reading.ipynb #4908c0ee
 def personal_data_lines(languages: dict) -> list[str]:
     "What was looked for in documents of `languages` (code → documents), and in which of them too little."
-    anywhere = [row['title'] for row in _personal_rules() if not row.get('languages')]
-    said = [f'personal data, in any language: {", ".join(anywhere)}']
-    for code in sorted(checked_languages() & set(languages)):
-        own = [row['title'] for row in _personal_rules() if code in row.get('languages', [])]
-        said.append(f'personal data, in {language_name(code)}: {", ".join(own)}; a name without a keyword is not found')
-    unchecked = {code: n for code, n in languages.items() if code not in checked_languages()}
-    if unchecked:
-        of_which = ', '.join(f'{counted(n, "document")} in {_named(code)}' for code, n in unchecked.items())
-        said.append(
-            f'names, dates of birth and numbers of records are not looked for in {of_which}: no find is no all-clear'
-        )
+    rules, checked = _personal_rules().values(), checked_languages()
+    said = [f'in any language: {", ".join(row["title"] for row in rules if not row.get("languages"))}']
+    for code in sorted(checked & set(languages)):
+        own = ', '.join(row['title'] for row in rules if code in row.get('languages', []))
+        said.append(f'in {language_name(code)}: {own}; a name without a keyword is not found')
+    said = [f'personal data, {line}' for line in said]
+    names = {code: 'an uncertain language' if code == _UNCERTAIN else language_name(code) for code in languages}
+    if of_which := [f'{counted(n, "document")} in {names[c]}' for c, n in languages.items() if c not in checked]:
+        what = f'names, dates of birth and numbers of records are not looked for in {", ".join(of_which)}'
+        said.append(f'{what}: no find is no all-clear')
     return said
-
-
-def _named(code: str) -> str:
-    return 'an uncertain language' if code == _UNCERTAIN else language_name(code)
-
-
-_UNCERTAIN = 'uncertain'  # of a document, in place of a code
 
 # %% ../../nbs/09_study/00_reading.ipynb #fcacd337
 class PersonalData:
     "Counts, by rule, of what may point to a person in the documents that it was shown."
 
     def __init__(self):
-        rules = [name for name, row in registry('washing').items() if row.get('kind') == 'anonymise']
-        others = tuple(checked_languages() - {'zh'})
-        self._by_script = {'zh': Washing(rules, ('zh',), masked), '': Washing(rules, others, masked)}
+        rules, others = list(_personal_rules()), tuple(checked_languages() - {'zh'})
+        self._by_script = {True: Washing(rules, ('zh',), masked), False: Washing(rules, others, masked)}
         self.documents = 0  # in which something was found
 
     def read(self, text: str, language: str) -> bool:
         "Whether something was found in a document."
-        washing = self._by_script['zh' if language == 'zh' else '']
+        washing = self._by_script[language == 'zh']
         before = sum(washing.hits.values())
         washing.text(text)
         found = sum(washing.hits.values()) > before
@@ -107,18 +93,12 @@ class PersonalData:
 
     def table(self) -> pd.DataFrame:
         "`finds, times, documents, masked`: a row a rule that found something, the most frequent first."
-        rules, times, documents, examples = {}, Counter(), Counter(), {}
-        for washing in self._by_script.values():
-            rules |= washing.rules
-            times.update(washing.hits)
-            documents.update(washing.texts)
-            for name, shapes in washing.shapes.items():
-                examples.setdefault(name, []).extend(shapes)
-        rows = [
-            (rules[name].title, n, documents[name], ', '.join(dict.fromkeys(examples.get(name, []))))
-            for name, n in times.most_common()
-            if n
-        ]
+        sides, rows = self._by_script.values(), []
+        times = sum((Counter(washing.hits) for washing in sides), Counter())
+        for name, n in times.most_common():
+            shapes = dict.fromkeys(shape for washing in sides for shape in washing.shapes.get(name, ()))
+            [title, *_] = [washing.rules[name].title for washing in sides if name in washing.rules]
+            rows.append((title, n, sum(washing.texts[name] for washing in sides), ', '.join(shapes)))
         return pd.DataFrame(rows, columns=['finds', 'times', 'documents', 'masked'])
 
 # %% ../../nbs/09_study/00_reading.ipynb #0115d19c
@@ -183,13 +163,9 @@ class SourceReport:
     words: list = field(default_factory=list)  # of each document that was kept
 
 # %% ../../nbs/09_study/00_reading.ipynb #659195af
-_MOST_NAMES = 5  # of files or ids that a sentence lists
-
-
 def listed(names: list) -> str:
-    "The first names of a list, and how many more there are."
-    more = f' and {len(names) - _MOST_NAMES:,} more' if len(names) > _MOST_NAMES else ''
-    return ', '.join(names[:_MOST_NAMES]) + more
+    "The first five names of a list, and how many more there are."
+    return ', '.join(names[:5]) + (f' and {len(names) - 5:,} more' if len(names) > 5 else '')
 
 # %% ../../nbs/09_study/00_reading.ipynb #51af9b13
 def left_out(reading: SourceReport) -> list[tuple[str, int, str]]:
@@ -209,13 +185,11 @@ def left_out(reading: SourceReport) -> list[tuple[str, int, str]]:
 
 def skipped_lines(reading: SourceReport) -> list[str]:
     "What of a source is not in its corpus, a line for each reason."
-    reasons = {}
+    reasons, lines = {}, []
     for row in reading.unreadable:
         reasons.setdefault((row['why'], row['fix']), []).append(row['file'])
-    lines = [
-        f'{listed(files)} {"is" if len(files) == 1 else "are"} not read, or not to the end: {why}; {fix}'
-        for (why, fix), files in reasons.items()
-    ]
+    for (why, fix), files in reasons.items():
+        lines.append(f'{listed(files)} {"is" if len(files) == 1 else "are"} not read, or not to the end: {why}; {fix}')
     return lines + [f'{what} ({number:,}): {which}' for what, number, which in left_out(reading)]
 
 # %% ../../nbs/09_study/00_reading.ipynb #eac57893
@@ -227,21 +201,6 @@ def _fault_row(fault: Exception, name: str, documents: int) -> dict:
     return {'file': name, 'why': f'{why} (line {line[1]})' if line else why, 'fix': fix, 'documents': documents}
 
 # %% ../../nbs/09_study/00_reading.ipynb #2a93d6ec
-def _part_name(fault: MedirError, file: Path, name: str) -> str:
-    "The name of the file, or of the part of it, that could not be read."
-    where = re.sub(r':\d+$', '', str(fault.where or '')).replace(f'{file}/', f'{name}/', 1)
-    return where if where.startswith(f'{name}/') else name
-
-
-def _note_reading(metadata: dict, name: str, reading: SourceReport):
-    "Note pages without a text, and an encoding that was guessed."
-    if pages := metadata.pop('pages_without_text', ''):
-        reading.scanned.append(f'{name}: {pages}')
-    encoding = metadata.pop('text_encoding', '')
-    if encoding and name not in reading.decoded.setdefault(encoding, []):
-        reading.decoded[encoding].append(name)
-
-
 def _named_documents(source: str | Path, reading: SourceReport, below: Path | None, columns: dict | None):
     "`(document, id that it brings, file)` of a source, and what cannot be read into `reading`."
     if _is_registered(source):
@@ -259,29 +218,33 @@ def _named_documents(source: str | Path, reading: SourceReport, below: Path | No
         name, before = name_of(file), reading.documents
         reading.files += 1
         for item in read_file(file, more, name):
-            if isinstance(item, MedirError):
-                reading.unreadable.append(_fault_row(item, _part_name(item, file, name), reading.documents - before))
+            if isinstance(item, MedirError):  # of the file, or of a part of it
+                where = re.sub(r':\d+$', '', str(item.where or '')).replace(f'{file}/', f'{name}/', 1)
+                part = where if where.startswith(f'{name}/') else name
+                reading.unreadable.append(_fault_row(item, part, reading.documents - before))
                 continue
             reading.documents += 1
             inner = item.metadata['source']
-            _note_reading(item.metadata, inner, reading)
+            if pages := item.metadata.pop('pages_without_text', ''):
+                reading.scanned.append(f'{inner}: {pages}')
+            encoding = item.metadata.pop('text_encoding', '')
+            if encoding and inner not in reading.decoded.setdefault(encoding, []):
+                reading.decoded[encoding].append(inner)
             yield item, inner if holds_one_document(inner) else item.id, name
 
-# %% ../../nbs/09_study/00_reading.ipynb #e036682e
-def _is_left_out(document: Document, doc_id: str, duplicates: Duplicates, reading: SourceReport) -> bool:
-    "Whether a document stays out of the corpus; it is named in `reading`."
-    if not f'{document.title}{whole_text(document)}'.strip():
-        reading.empty.append(doc_id)
-        return not reading.as_given
-    reason = duplicates.why_left_out(document)
-    if reason:
-        is_exact = reason == 'exact duplicate'
-        (reading.exact_duplicates if is_exact else reading.near_duplicates).append(doc_id)
-    return reason == 'exact duplicate' and not reading.as_given
-
-
-def _check_kept(source, reading: SourceReport):
-    "Say why no document came of a source, and what to do."
+# %% ../../nbs/09_study/00_reading.ipynb #0061d99a
+def _kept_documents(source: str | Path, reading: SourceReport, duplicates: Duplicates, below=None, columns=None):
+    "`(document, id)` of what goes into a corpus; whatever does not is in `reading`."
+    ids, left_out = UniqueIds(), {'empty': reading.empty, 'exact duplicate': reading.exact_duplicates}
+    for document, wanted, file in _named_documents(source, reading, below, columns):
+        doc_id, has_text = ids.new(wanted, file), f'{document.title}{whole_text(document)}'.strip()
+        reason = duplicates.why_left_out(document) if has_text else 'empty'
+        if reason:
+            left_out.get(reason, reading.near_duplicates).append(doc_id)
+        if reading.as_given or reason not in left_out:
+            reading.kept += 1
+            yield document, doc_id
+    reading.documents, reading.renamed = max(reading.documents, len(ids.given)), ids.renamed
     what, fix = 'no document could be read', f'give {KNOWN} files, also with .gz'
     if reading.unreadable:
         first = reading.unreadable[0]
@@ -290,34 +253,7 @@ def _check_kept(source, reading: SourceReport):
         what, fix = f'nothing stands in {counted(len(reading.empty), "document")}', 'give documents that have a text'
     check(reading.kept, what, source, fix)
 
-# %% ../../nbs/09_study/00_reading.ipynb #0061d99a
-def _kept_documents(
-    source: str | Path,
-    reading: SourceReport,
-    duplicates: Duplicates,
-    below: Path | None = None,
-    columns: dict | None = None,
-):
-    "`(document, id)` of what goes into a corpus; whatever does not is in `reading`."
-    ids = UniqueIds()
-    for document, wanted, file in _named_documents(source, reading, below, columns):
-        doc_id = ids.new(wanted, file)
-        if not _is_left_out(document, doc_id, duplicates, reading):
-            reading.kept += 1
-            yield document, doc_id
-    reading.documents, reading.renamed = max(reading.documents, len(ids.given)), ids.renamed
-    _check_kept(source, reading)
-
 # %% ../../nbs/09_study/00_reading.ipynb #47bfc479
-_SCRIPT_OF = 400  # characters of a document whose scripts are counted
-
-
-def _scripts(text: str) -> Counter:
-    "The scripts of the letters of a text."
-    letters = (c for c in text[:_SCRIPT_OF] if c.isalpha())
-    return Counter(unicodedata.name(c, 'UNKNOWN').split()[0].split('-')[0].lower() for c in letters)
-
-
 def _record(document: Document, doc_id: str) -> str:
     "A line of corpus.jsonl; half a surrogate pair becomes a sign that says so."
     row = {'_id': doc_id, 'title': document.title, 'text': whole_text(document), 'metadata': document.metadata}
@@ -338,20 +274,18 @@ def write_corpus(
             text = f'{document.title}\n{whole_text(document)}'.strip()
             own = language or text_language(text[:500]) or _UNCERTAIN
             languages[own] += 1
-            scripts += _scripts(text)
+            names = (unicodedata.name(c, 'UNKNOWN') for c in text[:400] if c.isalpha())
+            scripts.update(name.split()[0].split('-')[0].lower() for name in names)
             personal.read(text, own)
             reading.words.append(length_in_words(text))
             stream.write(_record(document, doc_id))
-    reading.languages = dict(languages)
-    letters = max(1, sum(scripts.values()))
+    reading.languages, letters = dict(languages), max(1, scripts.total())
     reading.scripts = {name: round(n / letters, 4) for name, n in scripts.most_common(5)}
     reading.with_personal_data, reading.personal_data = personal.documents, personal.table().to_dict('records')
     return reading
 
 # %% ../../nbs/09_study/00_reading.ipynb #5817394b
-def write_documents(
-    source: str | Path, path: Path, below: Path | None = None, columns: dict | None = None
-) -> SourceReport:
+def write_documents(source: str | Path, path: Path, below=None, columns: dict | None = None) -> SourceReport:
     "The documents of `write_corpus` alone; only what was left out is counted."
     reading, only_exact = SourceReport(_is_corpus(source)), Duplicates(near=0)
     with atomic_path(path) as part, open(part, 'w', encoding='utf-8') as stream:
@@ -359,35 +293,26 @@ def write_documents(
     return reading
 
 # %% ../../nbs/09_study/00_reading.ipynb #a45e15e4
-_OF_A_TASK = ('corpus.jsonl', 'corpus.jsonl.gz', 'queries.jsonl', 'query.jsonl', 'pairs.jsonl', 'qrels', 'walk.yaml')
-
-
 def is_raw(source: str | Path) -> bool:
     "Whether a source is a folder or file of documents that no task is made of."
-    path = Path(source)
+    path, corpora = Path(source), ('corpus.jsonl', 'corpus.jsonl.gz')
     if path.is_dir():
-        is_task = str(source) in registry('tasks') or any((path / name).exists() for name in _OF_A_TASK)
-        return not is_task and not is_index(path)
-    return path.is_file() and not path.name.removesuffix('.gz').endswith('.jsonl') and not _is_zipped_task(path)
-
-
-def _is_zipped_task(path: Path) -> bool:
-    "Whether a ZIP file holds a corpus.jsonl."
+        parts = (*corpora, 'queries.jsonl', 'query.jsonl', 'pairs.jsonl', 'qrels', 'walk.yaml')  # of a task
+        return (
+            str(source) not in registry('tasks') and not is_index(path) and not any((path / p).exists() for p in parts)
+        )
     with contextlib.suppress(OSError, zipfile.BadZipFile, ValueError), zipfile.ZipFile(path) as archive:
-        return any(Path(name).name in ('corpus.jsonl', 'corpus.jsonl.gz') for name in archive.namelist())
-    return False
+        return not any(Path(name).name in corpora for name in archive.namelist())
+    return path.is_file() and not path.name.removesuffix('.gz').endswith('.jsonl')
 
 # %% ../../nbs/09_study/00_reading.ipynb #22830246
-_MOST_LINES = 8  # on what is not read
-
-
 def documents_task(
     source: str | Path,  # raw
     lang: str | None = None,
     below: Path | None = None,
     columns: dict | None = None,
 ) -> tuple[Task, SourceReport]:
-    "Raw documents as a task to search in, and what was met; what is left out is said."
+    "Raw documents as a task to search in, and what was met; what is left out is said, in eight lines at most."
     with tempfile.TemporaryDirectory(prefix='medir-') as folder:
         corpus_file = Path(folder) / 'corpus.jsonl'
         met = write_documents(Path(source).resolve(), corpus_file, below, columns)
@@ -397,9 +322,8 @@ def documents_task(
         except MedirError as fault:
             raise MedirError(fault.what, source, fault.fix) from None  # not the file that is thrown away
     said = skipped_lines(met)
-    for line in said[:_MOST_LINES]:
+    for line in said[:8]:
         note(line)
-    if len(said) > _MOST_LINES:
-        more = counted(len(said) - _MOST_LINES, 'more line')
-        note(f'{more} of this kind: medir study look {typed(source)} tells all')
+    if len(said) > 8:
+        note(f'{counted(len(said) - 8, "more line")} of this kind: medir study look {typed(source)} tells all')
     return replace(task, name=Path(source).resolve().name, source=str(source)), met

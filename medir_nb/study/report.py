@@ -11,28 +11,23 @@ import time
 from dataclasses import replace
 from pathlib import Path
 import pandas as pd
-from ..judging.label_tables import filled_page
-from ..core.console import counted, progress
-from ..core.errors import MedirError, boundary, typed
-from ..core.files import atomic_path, file_fingerprint, read_json
-from ..core.hardware import versions
-from ..core.settings import registry
-from ..core.places import home
-from ..core.private import private_line
-from ..data import Task
-from ..evaluator.score_frames import tests_table
-from ..retrieval.expressions import parts, retriever_of
-from ..retrieval.stages import Job, System
-from ..judging.study_folder import StudyFolder, note_step, read_queries, study_steps
-from ..judging.labelling import ADJUDICATED, decisions, read_votes
-from .verdict import input_fingerprints, read_verdict, staleness_line, stress_parts, UNANSWERED
-from .verdict import Verdict, verdict_content
-from .quality import KINDS, study_tasks
+from ..core import atomic_path, boundary, file_fingerprint, home, MedirError, private_line, read_json, registry
+from ..core import typed, versions
+from ..core.console import counted
+from ..evaluator import tests_table
+from ..judging import ADJUDICATED, decisions, note_step, read_queries, read_votes, study_steps, StudyFolder
 from ..judging.available_systems import adaptations
+from ..judging.label_tables import filled_page
+from ..retrieval import Job, parts, retriever_of, System
+from .quality import KINDS, study_tasks
+from .verdict import input_fingerprints, read_verdict, staleness_line, stress_parts, UNANSWERED, Verdict
+from .verdict import verdict_content
 
 # %% ../../nbs/09_study/07_report.ipynb #066a238c
+_QUERIES, _KIND = ('query', 'queries'), ['origin', 'style']
+
+
 def _cell(value) -> str:
-    "A value as a reader sees it."
     if value is None or value != value:
         return ''
     if isinstance(value, float):
@@ -52,10 +47,9 @@ def section(heading: str, sentences=(), table=None, figure: str = '', caption: s
 def _missing(heading: str, what: str, command: str) -> dict:
     return section(heading, [f'{what} is not there yet: medir study {command} makes it.'])
 
-# %% ../../nbs/09_study/07_report.ipynb #7e0f0be6
-def _sentence(text: str) -> str:
-    "A line as a sentence of the page."
-    return f'{text[0].upper()}{text[1:]}.' if text else ''
+
+def _sentence(line: str) -> str:
+    return f'{line[0].upper()}{line[1:]}.' if line else ''
 
 # %% ../../nbs/09_study/07_report.ipynb #9a368793
 def _look_sections(walk: StudyFolder) -> list[dict]:
@@ -68,17 +62,14 @@ def _look_sections(walk: StudyFolder) -> list[dict]:
     return [counts, *(section(name.capitalize(), [], rows) for name, rows in tables.items() if name != 'documents')]
 
 
-_COPIED = 'share of words from their document'
-
-
 def queries_section(walk: StudyFolder) -> dict:
     "How many queries there are, of which origin and style, and how much of their words their text has."
     rows = pd.DataFrame(read_queries(walk))
     if not len(rows):
         return _missing('Queries', 'A set of queries', f'queries {typed(walk.folder.name)}')
-    rows = rows.reindex(columns=['origin', 'style', 'overlap', 'text'])
-    grouped = rows.groupby(['origin', 'style'], sort=False, dropna=False)
-    table = grouped.agg(queries=('text', 'size'), **{_COPIED: ('overlap', 'mean')}, example=('text', 'first'))
+    grouped = rows.reindex(columns=[*_KIND, 'overlap', 'text']).groupby(_KIND, sort=False, dropna=False)
+    copied = {'share of words from their document': ('overlap', 'mean')}
+    table = grouped.agg(queries=('text', 'size'), **copied, example=('text', 'first'))
     # a log has neither a style nor a document that its questions were written for
     return section('Queries', [], table.reset_index().dropna(axis=1, how='all').to_dict('records'))
 
@@ -91,24 +82,15 @@ def labels_section(walk: StudyFolder) -> dict:
         qrels = walk.task('test').qrels
     except MedirError as fault:
         return section('Labels', [_sentence(fault.what)])
-    counts = qrels[qrels.query_id.isin(qrels[qrels.relevance > 0].query_id)]
-    grades = counts.relevance.value_counts().sort_index(ascending=False)
-    votes = read_votes(walk)
+    counts, votes = qrels[qrels.query_id.isin(qrels[qrels.relevance > 0].query_id)], read_votes(walk)
     people, disputed = set(votes.annotator) - {ADJUDICATED}, decisions(votes).query('how == "conflict"').query_id
     by = f', by {counted(len(people), "person", "people")}' if people else ''
-    said = [f'Judged: {counted(len(counts), "pair")} of {counted(counts.query_id.nunique(), "query", "queries")}{by}.']
+    said = [f'Judged: {counted(len(counts), "pair")} of {counted(counts.query_id.nunique(), *_QUERIES)}{by}.']
     others = len(set(qrels.query_id) - set(counts.query_id) - set(disputed))
     left_out = {'for which nothing was relevant': others, 'on which people differ': disputed.nunique()}
-    said += [f'Left out: {counted(n, "query", "queries")} {what}.' for what, n in left_out.items() if n]
-    table = [{'grade': str(grade), 'pairs': int(pairs)} for grade, pairs in grades.items()]
-    return section('Labels', said, table)
-
-# %% ../../nbs/09_study/07_report.ipynb #c837e97f
-def _without_places(walk: StudyFolder, text: str) -> str:
-    "A line with the names of the walk and its documents in place of where they lie here."
-    for place in filter(None, (str(walk.folder), walk.settings.documents)):
-        text = text.replace(place, Path(place).name)
-    return text
+    said += [f'Left out: {counted(n, *_QUERIES)} {what}.' for what, n in left_out.items() if n]
+    grades = counts.relevance.value_counts().sort_index(ascending=False)
+    return section('Labels', said, [{'grade': str(grade), 'pairs': int(n)} for grade, n in grades.items()])
 
 # %% ../../nbs/09_study/07_report.ipynb #9375b644
 def verdict_sections(walk: StudyFolder) -> list[dict]:
@@ -117,22 +99,23 @@ def verdict_sections(walk: StudyFolder) -> list[dict]:
     if not content:
         return [_missing('Verdict', 'A verdict', f'verdict {typed(walk.folder.name)}')]
     verdict, image = Verdict(content), walk.folder / 'figures/verdict.png'
-    # a PNG as a data URI
     figure = f'data:image/png;base64,{base64.b64encode(image.read_bytes()).decode()}' if image.is_file() else ''
-    table = verdict.table.to_dict('records')
-    unanswered = content.get('unanswered')
+    unanswered, table = content.get('unanswered'), verdict.table.to_dict('records')
     found = [section(UNANSWERED, ['What each system put first.'], unanswered)] if unanswered else []
     found += [section('Verdict', content['reasons'], table, figure, 'Quality against waiting')]
     how = 'A difference is b minus a, and b wins or loses; p values are corrected by Holm over the table.'
     for kind in [kind for kind in KINDS if len(verdict.tests(kind))]:
-        judged = f'{counted(content["judged"].get(kind, 0), "query", "queries")}. {how}'
+        judged = f'{counted(content["judged"].get(kind, 0), *_QUERIES)}. {how}'
         found.append(section(f'Paired tests, {kind}', [judged], tests_table(verdict.tests(kind)).to_dict('records')))
     if content['agreement']:
         what = 'Kendall τ between the ranking by synthetic queries and by people, by number of labels.'
         found.append(section('Rank agreement', [what], content['agreement']))
-    found += [section(heading, sentences, rows) for heading, sentences, rows in stress_parts(content)]
-    missing = content['left_out'] | content['not_run']
-    missing = [{'system': system, 'why': _without_places(walk, why)} for system, why in missing.items()]
+    found += [section(*part) for part in stress_parts(content)]
+    missing = []
+    for system, why in (content['left_out'] | content['not_run']).items():
+        for place in filter(None, (str(walk.folder), walk.settings.documents)):  # where they lie here
+            why = why.replace(place, Path(place).name)
+        missing.append({'system': system, 'why': why})
     return [*found, section('Not compared', [], missing)] if missing else found
 
 # %% ../../nbs/09_study/07_report.ipynb #36b3113d
@@ -141,64 +124,55 @@ def changed_section(walk: StudyFolder) -> list[dict]:
     content = verdict_content(walk)
     if not content.get('changed'):
         return []
-    other, choice = content['changed_from'], content['choice']
-    names = {'text': 'query', 'a': other, 'b': choice, 'first_a': f'first of {other}', 'first_b': f'first of {choice}'}
+    a, b = content['changed_from'], content['choice']
+    names = {'text': 'query', 'a': a, 'b': b, 'first_a': f'first of {a}', 'first_b': f'first of {b}'}
     table = [{name: row.get(key, '') for key, name in names.items()} for row in content['changed']]
-    return [section('Queries that changed most', [f'From {other} to {choice}.'], table)]
+    return [section('Queries that changed most', [f'From {a} to {b}.'], table)]
 
 # %% ../../nbs/09_study/07_report.ipynb #30dd6ba2
-_ADAPTED_ON = {'people': ('qrels/test.tsv',), 'synthetic': ('qrels/synthetic.tsv',)}  # what its numbers hang on
-
-
 def adapt_sections(walk: StudyFolder) -> list[dict]:
     "What each adaptation brought, and what it forgot."
-    sections = []
+    sections, folder = [], walk.folder.name
     for one in adaptations(walk):
-        name, judged_by = f'Adapting by {one["method"]}', _ADAPTED_ON.get(one.get('measured_on'), ())
-        how = {'what': 'this', 'command': 'medir study adapt', 'names': ('corpus.jsonl', 'passages', *judged_by)}
-        stale = _sentence(staleness_line(walk, one.get('stands_on'), **how, folder=walk.folder.name))
-        sections.append(section(name, [one.get('sentence', ''), stale], one.get('table') or []))
+        name, files = f'Adapting by {one["method"]}', ['corpus.jsonl', 'passages']
+        files += [f'qrels/{KINDS[kind]}.tsv' for kind in KINDS if kind == one.get('measured_on')]
+        stale = staleness_line(walk, one.get('stands_on'), 'this', 'medir study adapt', files, folder)
+        sections.append(section(name, [one.get('sentence', ''), _sentence(stale)], one.get('table') or []))
         if one.get('forgetting'):
             forgotten = tests_table(pd.DataFrame(one['forgetting'])).to_dict('records')
             sections.append(section(f'{name}: what it forgot', [], forgotten))
-    return sections or [_missing('Adapting', 'An adapted model', f'adapt {typed(walk.folder.name)}')]
-
-# %% ../../nbs/09_study/07_report.ipynb #2ae974cf
-def _contract_section(system: System, task: Task) -> dict:
-    "What one retriever reads."
-    heading = f'Contract of {system}'
-    try:
-        text = retriever_of(system).reads(Job(task))
-    except MedirError as error:
-        return section(heading, [f'It cannot be shown here: {error}'])
-    return section(heading, ['What it is given of one query and one document.'], listing=text)
+    return sections or [_missing('Adapting', 'An adapted model', f'adapt {typed(folder)}')]
 
 # %% ../../nbs/09_study/07_report.ipynb #7d01d080
 def _contract_sections(walk: StudyFolder) -> list[dict]:
-    "The contract of each retriever of the choice, on one query and one document."
+    "What each retriever of the choice is given of one query and one document."
     choice = verdict_content(walk).get('choice', '')
     if not choice or not any((walk.folder / f'qrels/{split}.tsv').is_file() for split in KINDS.values()):
         return []
     try:
-        systems = [part for part in parts(choice) if isinstance(part, System)]
+        systems = [replace(p, expansion=None, reranker=None) for p in parts(choice) if isinstance(p, System)]
         task = next(iter(study_tasks(walk).values()))
     except MedirError as error:
         return [section(f'Contract of {choice}', [f'It cannot be shown here: {error}'])]
-    retrievers = dict.fromkeys(replace(part, expansion=None, reranker=None) for part in systems)
-    return [_contract_section(part, task) for part in retrievers]
+    sections = []
+    for system in dict.fromkeys(systems):
+        try:
+            about = 'What it is given of one query and one document.', retriever_of(system).reads(Job(task))
+        except MedirError as error:
+            about = f'It cannot be shown here: {error}', ''
+        sections.append(section(f'Contract of {system}', [about[0]], listing=about[1]))
+    return sections
 
 # %% ../../nbs/09_study/07_report.ipynb #9759e792
-_FILES = ('walk.yaml', 'corpus.jsonl', 'queries.jsonl', 'qrels/synthetic.tsv', 'qrels/test.tsv')
-_FILES += ('verdict.json', 'adapt.json')
+_FILES = 'walk.yaml corpus.jsonl queries.jsonl qrels/synthetic.tsv qrels/test.tsv verdict.json adapt.json'.split()
 
 
 def receipt_section(walk: StudyFolder) -> dict:
     "What the numbers hang on; where a file has changed since the verdict, as it was then, too."
     content, now = verdict_content(walk), input_fingerprints(walk)
-    provenance = content.get('provenance', {})
+    provenance, then = content.get('provenance', {}), content.get('stands_on', {})
     facts = {f'file {name}': file_fingerprint(walk.folder / name) for name in _FILES if (walk.folder / name).is_file()}
-    then = {name: value for name, value in content.get('stands_on', {}).items() if value != now.get(name)}
-    facts |= {f'{name} at the verdict': value or 'was not there' for name, value in then.items()}
+    facts |= {f'{n} at the verdict': value or 'was not there' for n, value in then.items() if value != now.get(n)}
     for one in content.get('systems', []):
         facts[f'revision of {one["system"]}'] = next(iter(one['quality'].values())).get('revision', '')
     facts |= {name: provenance.get(name) for name in ('seed', 'finished')}
@@ -231,16 +205,9 @@ def privacy_line(walk: StudyFolder) -> str:
 def report_sections(walk: StudyFolder) -> list[dict]:
     "All parts of the page, in order."
     words = [{'word': word, 'meaning': meaning} for word, meaning in registry('glossary').items()]
-    makers = [
-        lambda: verdict_sections(walk),
-        lambda: [*_look_sections(walk), queries_section(walk), labels_section(walk)],
-        lambda: changed_section(walk),
-        lambda: adapt_sections(walk),
-        lambda: _contract_sections(walk),
-        lambda: [receipt_section(walk)],
-        lambda: [section('Words', [], words)],
-    ]
-    return [section for make in progress(makers, desc='report', unit='part') for section in make()]
+    documents = [*_look_sections(walk), queries_section(walk), labels_section(walk)]
+    read = [*verdict_sections(walk), *documents, *changed_section(walk), *adapt_sections(walk)]
+    return [*read, *_contract_sections(walk), receipt_section(walk), section('Words', [], words)]
 
 # %% ../../nbs/09_study/07_report.ipynb #dbaf505b
 def render_report(walk: StudyFolder, private: str = '') -> str:

@@ -14,29 +14,25 @@ from functools import cached_property
 from pathlib import Path
 import numpy as np
 import pandas as pd
-from ..core.console import counted, note, to_markdown
-from ..core.errors import check, typed
-from ..core.files import atomic_path, file_fingerprint, fingerprint, json_mapping, plain, read_json, write_json
-from ..core.hardware import machine, versions, waiting_processes
-from ..core.places import follows_home
-from ..core.settings import registry
-from ..evaluator import compare, stress
+from ..core import atomic_path, check, file_fingerprint, fingerprint, follows_home, json_mapping, machine, note
+from ..core import read_json, registry, to_markdown, typed, versions, write_json
+from ..core.console import counted
+from ..core.files import plain
+from ..core.hardware import waiting_processes
+from ..evaluator import compare, difference_spread, queries_needed, stress, tests_table, three_digits
 from ..evaluator.comparison import first_text
-from ..retrieval.expressions import parts
-from ..retrieval.index import snippet
-from ..evaluator.score_frames import tests_table
-from ..evaluator.statistics import ALPHA, difference_spread, ends_text, queries_needed, rounded, USUAL_SPREAD
-from ..evaluator.speed import three_digits
-from ..judging.available_systems import candidate_systems, recorded_writers, system_kind
+from ..evaluator.statistics import ALPHA, ends_text, rounded, USUAL_SPREAD
+from ..judging import candidate_systems, note_step, read_pool, read_queries, recorded_writers, study_corpus
+from ..judging import StudyFolder
+from ..judging.available_systems import system_kind
 from ..judging.labelling import FEWEST_FOR_SPREAD
-from ..judging.sheets import read_pool
-from ..judging.study_folder import note_step, read_queries, study_corpus, StudyFolder
-from ..papers.figure_style import BLUE, GREY, INK, ORANGE, panels, read_data, save_figure, styled_figure, WIDTH
-from ..papers.figure_style import wrapped
+from ..papers import save_figure
+from ..papers.figure_style import BLUE, GREY, INK, ORANGE, panels, read_data, styled_figure, WIDTH, wrapped
+from ..retrieval import parts, snippet
 from .costs import Costs, costs_of_each
 from .quality import better_systems, CandidateScores, cheapest, choose_system, condensed_scores, KINDS
-from .queries import FEWEST_QUERIES
 from .quality import measure_quality, MEASURES, rank_agreement, study_tasks, without_training_queries
+from .queries import FEWEST_QUERIES
 
 # %% ../../nbs/09_study/05_verdict.ipynb #73e22de1
 _COSTS = {'query_ms': 'ms', 'query_p95_ms': 'p95 ms', 'documents_per_second': 'docs/s', 'memory_mb': 'MB memory'}
@@ -129,29 +125,12 @@ def verdict_figure(csv):
     axes.xaxis.set_major_formatter('{x:g}')
     axes.xaxis.set_minor_formatter(LogFormatter())  # 6, where matplotlib writes 6 × 10⁰
     axes.margins(x=0.25)
-    axes.set_xlabel('milliseconds a query (median)')
-    axes.set_ylabel(frame.measure.iloc[0] if 'measure' in frame else 'score')
+    axes.set(xlabel='milliseconds a query (median)', ylabel=frame.measure.iloc[0] if 'measure' in frame else 'score')
     return figure
 
-# %% ../../nbs/09_study/05_verdict.ipynb #fdaa727d
-def _figure_rows(content: dict) -> pd.DataFrame:
-    "The rows of the figure: systems whose time is known."
-    judged_by, rows = content['judged_by'], []
-    for one in [one for one in content['systems'] if one['costs']]:
-        quality = {name: one['quality'][judged_by][name] for name in ('value', 'low', 'high')}
-        about = {'system': one['system'], 'kind': one['kind'], 'measure': f'{content["measure"]} ({judged_by})'}
-        waits = {'query_ms': one['costs']['query_ms'], 'choice': one['system'] == content['choice']}
-        rows.append(about | quality | waits)
-    return pd.DataFrame(rows)
-
 # %% ../../nbs/09_study/05_verdict.ipynb #737623db
-_STANDS_ON = {
-    'corpus.jsonl': 'documents',
-    'queries.jsonl': 'queries',
-    'qrels/synthetic.tsv': 'queries',
-    'qrels/test.tsv': 'labels',
-    'passages': 'passages',
-}
+_STANDS_ON = {'corpus.jsonl': 'documents', 'queries.jsonl': 'queries', 'qrels/synthetic.tsv': 'queries'}
+_STANDS_ON |= {'qrels/test.tsv': 'labels', 'passages': 'passages'}
 
 
 def input_fingerprints(walk: StudyFolder) -> dict[str, str]:
@@ -178,11 +157,9 @@ def staleness_line(
 # %% ../../nbs/09_study/05_verdict.ipynb #stre5spa
 def stress_parts(content: dict) -> list[tuple]:
     "Heading, sentences and rows of each table on other words; none where nobody asked for them."
-    stressed = content.get('stress')
-    if not stressed:
-        return []
-    same = 'The same in other words: the list should stay', stressed['sentences'], stressed['stay']
-    other = 'Something else in nearly the same words: the list should change', [], stressed['change']
+    found = content.get('stress') or {'sentences': [], 'stay': [], 'change': []}
+    same = 'The same in other words: the list should stay', found['sentences'], found['stay']
+    other = 'Something else in nearly the same words: the list should change', [], found['change']
     return [part for part in (same, other) if part[2]]
 
 # %% ../../nbs/09_study/05_verdict.ipynb #e0ad7567
@@ -210,10 +187,14 @@ def verdict_markdown(content: dict) -> str:
 # %% ../../nbs/09_study/05_verdict.ipynb #d6aeb254
 def write_verdict(walk: StudyFolder, content: dict) -> Verdict:
     "Write `verdict.json`, `verdict.md` and the figure of a walk."
-    content = plain(content)
-    rows = _figure_rows(content)
-    if len(rows):
-        save_figure('verdict', rows, verdict_figure, walk.path('figures/verdict.csv').parent)
+    content, rows = plain(content), []  # rows of the figure: systems whose time is known
+    by = content['judged_by']
+    for one in [one for one in content['systems'] if one['costs']]:
+        quality = {name: one['quality'][by][name] for name in ('value', 'low', 'high')}
+        about = {'system': one['system'], 'kind': one['kind'], 'measure': f'{content["measure"]} ({by})'}
+        waits = {'query_ms': one['costs']['query_ms'], 'choice': one['system'] == content['choice']}
+        rows.append(about | quality | waits)
+    save_figure('verdict', pd.DataFrame(rows), verdict_figure, walk.path('figures/verdict.csv').parent)
     with atomic_path(walk.path('verdict.md')) as part:
         part.write_text(verdict_markdown(content), encoding='utf-8')
     write_json(walk.path('verdict.json'), content)
@@ -255,54 +236,37 @@ class Decision:
 # %% ../../nbs/09_study/05_verdict.ipynb #b6c03d22
 def _more_queries(matrix: pd.DataFrame, pair: tuple[str, str], least: float) -> int:
     "How many more labelled queries would show a difference of `least` between two systems."
-    pairs = matrix.shape[1] * (matrix.shape[1] - 1) // 2
     spread = difference_spread(matrix[pair[0]] - matrix[pair[1]])
     if math.isnan(spread):  # of one query nothing follows
         return 0
     if len(matrix) < FEWEST_FOR_SPREAD or spread <= 0:  # too few, or all alike: they say nothing of the spread
         spread = USUAL_SPREAD
-    return max(0, queries_needed(least, spread, alpha=ALPHA / pairs) - len(matrix))
-
-
-def _condensed_choice(judge: CandidateScores, waits: dict, worth: float) -> str:
-    "The choice where unjudged documents leave the lists; '' where no irrelevant document is known."
-    scores = [condensed_scores(score, judge.measure) for score in judge.scores]
-    means = {score.system: score.values(judge.measure).mean() for score in scores if score is not None}
-    return '' if None in scores else choose_system(pd.Series(means), waits, worth)
+    return max(0, queries_needed(least, spread, alpha=ALPHA / math.comb(matrix.shape[1], 2)) - len(matrix))
 
 # %% ../../nbs/09_study/05_verdict.ipynb #67ec6a66
 def system_waits(costs: dict[str, Costs | None]) -> dict[str, float]:
     "System → milliseconds a query; a fusion waits at least as long as its slowest part."
     measured = {system: found.query_ms for system, found in costs.items() if found}
-    return {
-        system: max(ms, *(measured.get(str(part), 0.0) for part in parts(system))) for system, ms in measured.items()
-    }
+    waited = {name: [measured.get(str(part), 0.0) for part in parts(name)] for name in measured}
+    return {system: max(ms, *waited[system]) for system, ms in measured.items()}
 
 # %% ../../nbs/09_study/05_verdict.ipynb #4806dced
-def decide_from(
-    measured: dict[str, CandidateScores], costs: dict[str, Costs | None], worth: float = 0.005, least: float = 0.03
-) -> Decision:
+def decide_from(measured: dict, costs: dict, worth: float = 0.005, least: float = 0.03) -> Decision:
     "What follows from labels of people; where there are none, from synthetic queries."
     judged_by = 'people' if 'people' in measured else 'synthetic'
     judge, waits = measured[judged_by], system_waits(costs)
     choice, beaten = choose_system(judge.means, waits, worth), better_systems(judge.tests)
-    worse = [system for system, by in beaten.items() if choice in by]
-    is_open = [system for system in judge.means.index if system not in (*worse, choice)]
+    worse = tuple(system for system, by in beaten.items() if choice in by)
+    is_open = tuple(system for system in judge.means.index if system not in (*worse, choice))
     unbeaten = [system for system in judge.means.index if system not in beaten] or [choice]
     least_cost = cheapest(unbeaten, waits) if waits else ''
     rival = least_cost if least_cost in is_open else next(iter(is_open), '')
-    return Decision(
-        judged_by=judged_by,
-        choice=choice,
-        lead=judge.means.index[0],
-        cheapest=least_cost,
-        open=tuple(is_open),
-        worse=tuple(worse),
-        rival=rival,
-        gap=least if rival else 0.0,
-        more=_more_queries(judge.matrix, (choice, rival), least) if rival else 0,
-        condensed=_condensed_choice(judge, waits, worth) if judged_by == 'people' else '',
-    )
+    more = _more_queries(judge.matrix, (choice, rival), least) if rival else 0
+    known = [condensed_scores(score, judge.measure) for score in judge.scores] if judged_by == 'people' else [None]
+    means = {score.system: score.values(judge.measure).mean() for score in known if score is not None}
+    condensed = '' if None in known else choose_system(pd.Series(means), waits, worth)
+    places = judged_by, choice, judge.means.index[0], least_cost, is_open, worse, rival
+    return Decision(*places, least if rival else 0.0, more, condensed)
 
 # %% ../../nbs/09_study/05_verdict.ipynb #d41e77a1
 @dataclass(frozen=True)
@@ -349,23 +313,22 @@ def kinds_agreement(compared: Comparison) -> pd.DataFrame:
     return rank_agreement(*matrices, len(task.qrels) / len(task.queries), seed=compared.walk.settings.seed)
 
 # %% ../../nbs/09_study/05_verdict.ipynb #bc4de9e7
+_QUERIES = 'query', 'queries'
+_LABELLED = 'labelled query', 'labelled queries'
+
+
 def _listed(names) -> str:
     "Names as a text: `a, b and c`."
     *first, last = names
     return f'{", ".join(first)} and {last}' if first else last
 
-
-def _ground(decision: Decision, measured: CandidateScores) -> str:
-    "What was judged, in words."
-    many, is_by_people = len(measured.matrix), decision.judged_by == 'people'
-    kind, unit = 'labelled' if is_by_people else 'synthetic', 'query' if many == 1 else 'queries'
-    few = ' and which are too few' if many < FEWEST_QUERIES else ''
-    return f'{many:,} {kind} {unit}{"" if is_by_people else f", which no person judged{few},"}'
-
 # %% ../../nbs/09_study/05_verdict.ipynb #4e3a49bd
 def recommendation_sentence(decision: Decision, measured: CandidateScores, costs: dict[str, Costs | None]) -> str:
     "The recommendation in one sentence."
-    d, ground, row = decision, _ground(decision, measured), measured.rows[decision.choice]
+    d, row, is_by_people = decision, measured.rows[decision.choice], decision.judged_by == 'people'
+    ground = counted(len(measured.matrix), *(f'{"labelled" if is_by_people else "synthetic"} {q}' for q in _QUERIES))
+    few = ' and which are too few' if len(measured.matrix) < FEWEST_QUERIES else ''
+    ground += '' if is_by_people else f', which no person judged{few},'
     was_quiet = not any(cost and cost.was_busy for cost in costs.values())  # else no time is quoted
     waits = {name: f'{three_digits(ms)} ms a query' for name, ms in system_waits(costs).items() if was_quiet}
     score = f'{measured.measure} {row["value"]:.3f} {ends_text(row["low"], row["high"], ".3f")}'.strip()
@@ -377,142 +340,99 @@ def recommendation_sentence(decision: Decision, measured: CandidateScores, costs
         clauses = [f'Take {own}: on {ground} {shown}']
     else:
         also = ', which is the cheapest, too' if d.cheapest == d.choice else ''
-        start = f'No difference that {"these" if d.judged_by == "people" else "the"} {ground} can show'
+        start = f'No difference that {"these" if is_by_people else "the"} {ground} can show'
         clauses = [start, f'the best mean is that of {own}{also}']
     if d.cheapest in waits and d.cheapest != d.choice:
         clauses.append(f'{d.cheapest} is the cheapest of them ({waits[d.cheapest]})')
     if d.more:
-        unit = 'more labelled queries' if d.judged_by == 'people' else 'labelled queries'
+        unit = 'more labelled queries' if is_by_people else 'labelled queries'
         clauses.append(f'about {rounded(d.more):,} {unit} would show a difference of {d.gap:.2g} to {d.rival}')
     return f'{"; ".join(clauses)}.'
 
 # %% ../../nbs/09_study/05_verdict.ipynb #66631eab
-def _agreement_reason(agreement: pd.DataFrame) -> str:
-    if not len(agreement):
-        return ''
-    last = agreement.iloc[-1]
-    if np.isnan(last.tau):
-        return 'Synthetic queries tell none of the systems apart, so their ranking says nothing.'
-    between = f'between -1 and 1; 95 % [{last.low:.2f}, {last.high:.2f}]'
-    return f'Synthetic queries and people rank the systems with a Kendall τ of {last.tau:.2f} ({between}).'
-
-
 def guess_accuracy() -> str:
     "How often synthetic queries alone named the system that is best by people's labels, in a sentence."
     rows = registry('guesses')
-    right = [name for name, row in rows.items() if row['best_by_synthetic'] == row['best_by_people']]
+    right = sum(row['best_by_synthetic'] == row['best_by_people'] for row in rows.values())
+    start = f'Such guesses named the best of three systems on {right} of {len(rows)} collections at hand'
     lost = max(row['lost'] for row in rows.values())
-    start = f'Such guesses named the best of three systems on {len(right)} of {len(rows)} collections at hand'
     return f'{start} ({", ".join(rows)}); where they were wrong they lost up to {lost:.3f} of nDCG@10.'
 
-# %% ../../nbs/09_study/05_verdict.ipynb #98fd75cb
-def _busy_reason(costs: dict) -> str:
-    "That times are of a machine on which other work ran beside."
-    wanting = max((found.wanting for found in costs.values() if found and found.was_busy), default=0.0)
-    what = f'This machine was busy ({wanting:.1f} processes wanted a core)'
-    slow = 'so times and documents a second are too slow: run the verdict again when it is quiet.'
-    return f'{what}, {slow}' if wanting else ''
 
-# %% ../../nbs/09_study/05_verdict.ipynb #1aead390
 def _guess_reasons(compared: Comparison) -> list[str]:
     "What a ranking by synthetic queries alone is worth."
-    judged_in_vain = compared.disputed or (compared.walk.folder / 'qrels/test.tsv').is_file()
-    start = 'No label of people counts here' if judged_in_vain else 'Nobody has labelled anything'
+    many, is_in_vain = len(compared.judge.matrix), (compared.walk.folder / 'qrels/test.tsv').is_file()
+    start = 'No label of people counts here' if compared.disputed or is_in_vain else 'Nobody has labelled anything'
+    cure = 'a stronger writer (medir study queries --llm, or a server at $MEDIR_LLM_URL) brings more'
+    few = f'A verdict wants {FEWEST_QUERIES} queries, and there are {many}: {cure}, labels bring better.'
     why = 'synthetic queries repeat the words of their text and favour BM25'
-    what = f'A verdict wants {FEWEST_QUERIES} queries, and there are {len(compared.judge.matrix)}'
-    cure = (
-        'a stronger writer (medir study queries --llm, or a server at $MEDIR_LLM_URL) brings more, labels bring better.'
-    )
-    few = [f'{what}: {cure}'] if len(compared.judge.matrix) < FEWEST_QUERIES else []
-    return [*few, f'{start}, so this ranking is a guess: {why}.', guess_accuracy()]
-
-
-_LEFT_OUT = {'unanswered': 'for which nothing was relevant', 'unfinished': 'begun and not finished'}
+    return [*([few] if many < FEWEST_QUERIES else []), f'{start}, so this ranking is a guess: {why}.', guess_accuracy()]
 
 # %% ../../nbs/09_study/05_verdict.ipynb #2d07c25a
 def reasons_of(compared: Comparison) -> list[str]:
     "What the sentence stands on."
-    d, means, reasons = compared.decision, compared.judge.means, []
-    if d.judged_by == 'synthetic':
-        reasons += _guess_reasons(compared)
+    d, means, agreement = compared.decision, compared.judge.means, kinds_agreement(compared)
+    reasons = _guess_reasons(compared) if d.judged_by == 'synthetic' else []
     if compared.disputed:
-        many = counted(compared.disputed, 'labelled query', 'labelled queries')
+        many = counted(compared.disputed, *_LABELLED)
         reasons.append(f'Left out: {many} on which people differ; labels/adjudication.csv settles them.')
-    for field, why in _LEFT_OUT.items():
+    for field, why in (('unanswered', 'for which nothing was relevant'), ('unfinished', 'begun and not finished')):
         found = compared.labels.get(field, 0)
         if many := found if isinstance(found, int) else len(found):
-            reasons.append(f'Left out: {counted(many, "labelled query", "labelled queries")} {why}.')
-    reasons.append(_agreement_reason(kinds_agreement(compared)))
+            reasons.append(f'Left out: {counted(many, *_LABELLED)} {why}.')
+    if len(agreement) and np.isnan(agreement.tau.iloc[-1]):
+        reasons.append('Synthetic queries tell none of the systems apart, so their ranking says nothing.')
+    elif len(agreement):
+        tau, low, high = agreement[['tau', 'low', 'high']].iloc[-1]
+        what = 'Synthetic queries and people rank the systems with a Kendall τ of'
+        reasons.append(f'{what} {tau:.2f} (between -1 and 1; 95 % [{low:.2f}, {high:.2f}]).')
     if d.condensed not in ('', d.choice):
         what = f'Without unjudged documents in the lists the choice would be {d.condensed}'
         reasons.append(f'{what}: label what the systems found and nobody judged before relying on it.')
     if d.lead != d.choice:
         gained = f'{d.lead} has the best mean, by {means[d.lead] - means[d.choice]:.4f}'
         reasons.append(f'{gained}, which is less than {compared.worth:g} and costs more.')
-    return [reason for reason in [*reasons, _busy_reason(compared.costs)] if reason]
-
-# %% ../../nbs/09_study/05_verdict.ipynb #9aff0819
-def changed_queries(measured: CandidateScores, choice: str, other: str) -> list[dict]:
-    "Texts of the queries that change most from `other` to `choice`, with what each puts first."
-    by_system = {score.system: score for score in measured.scores}
-    return compare(by_system[other], by_system[choice], measured.measure, show=5).changed.to_dict('records')
+    if wanting := max((found.wanting for found in compared.costs.values() if found and found.was_busy), default=0.0):
+        what = f'This machine was busy ({wanting:.1f} processes wanted a core)'
+        slow = 'so times and documents a second are too slow: run the verdict again when it is quiet.'
+        reasons.append(f'{what}, {slow}')
+    return reasons
 
 # %% ../../nbs/09_study/05_verdict.ipynb #fd8c8b77
-_UNFOUND, _MOST_SHOWN = 'something relevant, which no system finds', 20
+_MOST_SHOWN = 20
 
 
-def unanswered_queries(measured: CandidateScores) -> list[dict]:
-    "Texts of the queries for which no system found anything relevant, with what each puts first."
-    matrix = measured.matrix
-    query_ids = matrix.index[(matrix == 0).all(axis=1)][:_MOST_SHOWN]
-    return [
-        {'query': measured.task.queries.text(query_id), 'known': _UNFOUND}
-        | {score.system: first_text(score, query_id) for score in measured.scores}
-        for query_id in query_ids
-    ]
-
-
-def judged_in_vain(walk: StudyFolder, depths: dict[str, int]) -> list[dict]:
-    "Texts of the queries for which people found nothing, how deep they looked, and what each system puts first."
-    texts, corpus, rows = {row['_id']: row['text'] for row in read_queries(walk)}, study_corpus(walk), {}
+def unanswered_queries(compared: Comparison) -> list[dict]:
+    "Texts of the queries that found nothing relevant, by people and then by systems, with what each puts first."
+    walk, judge, depths = compared.walk, compared.judge, compared.labels.get('unanswered', {})
+    texts, corpus, in_vain = {row['_id']: row['text'] for row in read_queries(walk)}, study_corpus(walk), {}
     for pair in read_pool(walk):
         query_id, doc_id = pair['query_id'], pair['doc_id']
         if query_id in depths and query_id in texts and doc_id in corpus:
             known = f'nothing down to document {depths[query_id]} of each'
-            row = rows.setdefault(query_id, {'query': texts[query_id], 'known': known})
+            row = in_vain.setdefault(query_id, {'query': texts[query_id], 'known': known})
             row |= {system: snippet('', corpus.text(doc_id)) for system, rank in pair['brought'].items() if rank == 1}
-    return list(rows.values())[:_MOST_SHOWN]
-
-# %% ../../nbs/09_study/05_verdict.ipynb #f20a1ea6
-def _system_entries(compared: Comparison) -> list[dict]:
-    "Each system with all that is known of it, the best mean on the labels that decide first."
-    rows, behind = {kind: found.rows for kind, found in compared.measured.items()}, compared.judge.behind_best
-    entries = []
-    for system in compared.judge.means.index:
-        costs = compared.costs.get(system)
-        entry = {'system': system, 'kind': system_kind(system), 'behind': behind[system]}
-        entry['quality'] = {kind: of_kind[system] for kind, of_kind in rows.items()}
-        entries.append(entry | {'costs': asdict(costs) if costs else None})
-    return entries
-
-# %% ../../nbs/09_study/05_verdict.ipynb #b5dcc592
-def _provenance(compared: Comparison) -> dict:
-    "What the numbers hang on."
-    by_kind = compared.measured.items()
-    return {
-        'tasks': {kind: found.task.fingerprint for kind, found in by_kind},
-        'judgements': {kind: len(found.task.qrels) for kind, found in by_kind},
-        'seed': compared.walk.settings.seed,
-        'settings': {kind: {score.system: score.settings for score in found.scores} for kind, found in by_kind},
-        'versions': versions(),
-        'machine': machine(),
-        'finished': time.strftime('%Y-%m-%dT%H:%M:%S'),
-    }
+    rows, matrix = list(in_vain.values())[:_MOST_SHOWN], judge.matrix
+    for query_id in matrix.index[(matrix == 0).all(axis=1)][:_MOST_SHOWN]:
+        row = {'query': judge.task.queries.text(query_id), 'known': 'something relevant, which no system finds'}
+        rows.append(row | {score.system: first_text(score, query_id) for score in judge.scores})
+    return rows
 
 # %% ../../nbs/09_study/05_verdict.ipynb #e3e22b13
 def _content(compared: Comparison) -> dict:
     "What a verdict says of measured systems."
-    decision, judge = compared.decision, compared.judge
+    decision, judge, measured = compared.decision, compared.judge, compared.measured
+    by_system, behind = {score.system: score for score in judge.scores}, judge.behind_best
+    rows = {kind: found.rows for kind, found in measured.items()}
+    changed = compare(by_system[compared.other], by_system[decision.choice], judge.measure, show=5).changed
+    systems = []
+    for system in judge.means.index:  # the best mean first
+        entry, costs = (
+            {'system': system, 'kind': system_kind(system), 'behind': behind[system]},
+            compared.costs.get(system),
+        )
+        entry['quality'] = {kind: of_kind[system] for kind, of_kind in rows.items()}
+        systems.append(entry | {'costs': asdict(costs) if costs else None})
     return {
         'walk': compared.walk.settings.name,
         'sentence': recommendation_sentence(decision, judge, compared.costs),
@@ -521,34 +441,29 @@ def _content(compared: Comparison) -> dict:
         'measure': judge.measure,
         'worth': compared.worth,
         'least': compared.least,
-        'judged': {kind: len(found.matrix) for kind, found in compared.measured.items()},
-        'systems': _system_entries(compared),
-        'tests': {kind: found.tests.to_dict('records') for kind, found in compared.measured.items()},
+        'judged': {kind: len(found.matrix) for kind, found in measured.items()},
+        'systems': systems,
+        'tests': {kind: found.tests.to_dict('records') for kind, found in measured.items()},
         'agreement': kinds_agreement(compared).to_dict('records'),
-        'unanswered': [
-            *judged_in_vain(compared.walk, compared.labels.get('unanswered', {})),
-            *unanswered_queries(judge),
-        ],
+        'unanswered': unanswered_queries(compared),
         'disputed': compared.disputed,
-        'changed': changed_queries(judge, decision.choice, compared.other),
+        'changed': changed.to_dict('records'),
         'changed_from': compared.other,
-        'provenance': _provenance(compared),
+        'provenance': {  # what the numbers hang on
+            'tasks': {kind: found.task.fingerprint for kind, found in measured.items()},
+            'judgements': {kind: len(found.task.qrels) for kind, found in measured.items()},
+            'seed': compared.walk.settings.seed,
+            'settings': {kind: {s.system: s.settings for s in found.scores} for kind, found in measured.items()},
+            'versions': versions(),
+            'machine': machine(),
+            'finished': time.strftime('%Y-%m-%dT%H:%M:%S'),
+        },
     }
-
-# %% ../../nbs/09_study/05_verdict.ipynb #d41e77a5
-def _clocked(walk: StudyFolder, measured: dict[str, CandidateScores], quick: bool, wanting: float) -> dict:
-    "System → what it costs, of those that ran; each is measured in a process of its own."
-    kind, first = next(iter(measured.items()))
-    options = {'split': KINDS[kind], 'lang': first.task.language, 'allow_unknown_qrels': True}
-    ran = [score.system for score in first.scores]
-    store, queries = walk.path('costs/x').parent, 20 if quick else 50
-    return costs_of_each(ran, walk.folder, options, queries=queries, store=store, wanting=wanting)
 
 # %% ../../nbs/09_study/05_verdict.ipynb #stre5sco
 def stress_content(compared: Comparison) -> dict:
     "What other words for the judged queries do to the choice and to the other system."
-    judge, systems = compared.judge, [compared.decision.choice, compared.other]
-    found = stress(judge.task, systems, measure=judge.measure)
+    found = stress(compared.judge.task, [compared.decision.choice, compared.other], measure=compared.judge.measure)
     tables = {must: found.table(must).to_dict('records') for must in ('stay', 'change')}
     return {'sentences': [f'{found.sentence(system)}.' for system in found.kinds.system.unique()], **tables}
 
@@ -580,7 +495,13 @@ def give_verdict(
     for system, why in chosen.left_out.items():
         note(f'{system} is left out: {why}')
     measured, not_run = measure_quality(tasks, chosen.systems, measures)
-    compared = Comparison(walk, measured, _clocked(walk, measured, quick, wanting) if clock else {}, worth, least)
+    costs = {}  # each system is clocked in a process of its own
+    if clock:
+        kind, first = next(iter(measured.items()))
+        options = {'split': KINDS[kind], 'lang': first.task.language, 'allow_unknown_qrels': True}
+        how = {'queries': 20 if quick else 50, 'store': walk.path('costs/x').parent, 'wanting': wanting}
+        costs = costs_of_each([score.system for score in first.scores], walk.folder, options, **how)
+    compared = Comparison(walk, measured, costs, worth, least)
     about = {'left_out': dict(chosen.left_out), 'not_run': not_run, 'quick': quick, 'stands_on': read}
     about['stress'] = stress_content(compared) if stressed else None
     return write_verdict(walk, _content(compared) | about)
