@@ -160,17 +160,10 @@ def test_p_under_the_null_is_uniform_and_under_an_effect_small():
     assert paired_p(x, x + 0.1 + rng.normal(0, 0.05, 60)) < 0.001
 
 
-@pytest.mark.parametrize(
-    'p, adjusted',
-    [
-        ([0.01, 0.04, 0.03, 0.005], [0.03, 0.06, 0.06, 0.02]),
-        ([0.5, 0.6, 0.02], [1.0, 1.0, 0.06]),
-        ([0.3], [0.3]),
-        ([], []),
-    ],
-)
-def test_holm_by_hand(p, adjusted):
-    assert list(holm(p)) == pytest.approx(adjusted)
+def test_holm_by_hand():
+    assert list(holm([0.01, 0.04, 0.03, 0.005])) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert list(holm([0.5, 0.6, 0.02])) == pytest.approx([1.0, 1.0, 0.06])
+    assert list(holm([0.3])) == [0.3] and not len(holm([]))
 
 
 @pytest.mark.parametrize('kind', PAIR_MEASURES)
@@ -241,19 +234,13 @@ def test_each_label_knows_almost_every_query(by):
 
 def test_copies_are_merged_and_what_was_trained_on_is_left_out(beir, tmp_path, medir):
     long = 'Scurvy is a lack of vitamin C with bleeding gums and weak legs in sailors who eat no fruit for months.'
-    documents = [
-        ('a', '', long),
-        ('b', '', long.upper()),
-        ('c', '', 'Gout is uric acid.'),
-        ('d', '', long[:-1] + ' ago.'),
-    ]
+    texts = {'a': long, 'b': long.upper(), 'c': 'Gout is uric acid.', 'd': long[:-1] + ' ago.'}
+    documents = [(doc_id, '', text) for doc_id, text in texts.items()]
     asked = [('q1', 'what is scurvy'), ('q2', 'how is gout of the big toe treated'), ('q3', 'sailors without fruit')]
     judged = [('q1', 'a', 1), ('q2', 'c', 1), ('q3', 'd', 1)]
     folder = write_beir(tmp_path / 'copied', documents, asked, judged)
-    trained = [
-        {'query': 'How is gout of the big toe treated?', 'pos': ['none']},
-        {'query': 'no', 'pos': [long[:-1] + ' ago']},
-    ]
+    trained = [{'query': 'How is gout of the big toe treated?', 'pos': ['none']}]
+    trained.append({'query': 'no', 'pos': [long[:-1] + ' ago']})
     rows = write_lines(tmp_path / 'rows.jsonl', map(json.dumps, trained))
     found = find_copies(str(folder), str(rows))
     assert (found.same, found.near, found.queries, found.answered) == ({'b': 'a'}, 1, ['q2'], ['q1', 'q2', 'q3'])
@@ -355,10 +342,8 @@ def test_compare_prints_interval_p_wins_and_five_queries(beir, medir, tmp_path):
     write_lines(folder / 'queries.jsonl', [json.dumps({'_id': q, 'text': t, 'kind': 'ab'[q > 'q3']}) for q, t in asked])
     said = medir('evaluate', folder, '--system', 'bm25', '--by', 'kindd')
     assert said.code == 2 and "did you mean 'kind'" in said.err
-    write_lines(
-        folder / 'queries.jsonl',
-        [json.dumps({'_id': f'{q}{i}', 'text': t, 'kind': 'ab'[q > 'q3']}) for q, t in asked for i in range(5)],
-    )
+    five = [{'_id': f'{q}{i}', 'text': t, 'kind': 'ab'[q > 'q3']} for q, t in asked for i in range(5)]
+    write_lines(folder / 'queries.jsonl', five)
     write_lines(folder / 'qrels' / 'test.tsv', [f'q{n}{i}\t{w}\t1' for n, w in enumerate(words) for i in range(5)])
     assert 'the worst of 2 groups is ' in medir('evaluate', folder, '--system', 'bm25', '--by', 'kind').out
     assert 'RR@5 gained' in medir('compare', folder, 'bm25', 'bm25(k1=0.1)', '--measure', 'RR@5', '--by', 'kind').out
