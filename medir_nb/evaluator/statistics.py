@@ -234,8 +234,7 @@ class Power:
         more = self.more(difference)
         if not more:
             return f'{"" if self.ahead else "these "}{self.n:,} {self.of} would show one of {difference:g}'
-        unit = 10 ** max(0, len(str(more)) - 2)  # two digits count: more would be pretence
-        return f'about {-(-more // unit) * unit:,} more {self.of} would show one of {difference:g}'
+        return f'about {rounded(more):,} more {self.of} would show one of {difference:g}'
 
     def __repr__(self):
         if self.spread <= 0:
@@ -245,3 +244,9 @@ class Power:
         few = f'{self.n:,} {self.of} are too few to show any difference'
         how = f'paired, α {ALPHA}, power {POWER}; differences spread by {self.spread:.2f}, from {self.source}'
         return f'{seen or few}; {self.words()} ({how})'
+
+# %% ../../nbs/06_evaluator/00_statistics.ipynb #c7565c99
+def rounded(n: int) -> int:
+    "A number with two digits that count: more would be pretence."
+    digits = max(0, len(str(n)) - 2)
+    return -(-n // 10**digits) * 10**digits
