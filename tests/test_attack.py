@@ -443,8 +443,8 @@ MARKUP = [
     '<?xml?>',
     'é',
     '\0',
-    '<a>' * 9999,
 ]
+MARKUP += ['<a>' * 9999]
 
 
 def damaged_markup(text, rng):
@@ -477,9 +477,7 @@ def raw_documents(home, rng):
     return read
 
 
-SAVED = (
-    'modules.json config_sentence_transformers.json 1_Pooling/config.json sentence_bert_config.json config.json'.split()
-)
+SAVED = 'modules.json config_sentence_transformers.json 1_Pooling/config.json sentence_bert_config.json config.json'
 
 
 def saved_encoder(home, rng):
@@ -488,7 +486,7 @@ def saved_encoder(home, rng):
 
     folder = home / 'encoder'
     shutil.copytree(tiny_encoder(), folder)
-    name = rng.choice([name for name in SAVED if (folder / name).is_file()])
+    name = rng.choice([name for name in SAVED.split() if (folder / name).is_file()])
     written(folder / name, changed_text(read_json(folder / name), rng, 0.8))
 
     def read():
@@ -579,25 +577,19 @@ def test_malformed_inputs_are_one_line(name, share, case_home):
 
 SOURCES = ['n: int = (', 'n: int = 1\0', 'n: int = ' + '(' * 500 + '1' + ')' * 500, 'n: int = ' + '-' * 100_000 + '1']
 SOURCES += ['n: int = ' + '1+' * 50_000 + '1', 'n: int = 9' + MANY_DIGITS, 'n: Literal["a\\ud800"] = "b"', '']
-SOURCES += (
-    """
+GIVEN_SOURCES = """
 n: list[int, str] = []; n: dict[str] = {}; x.y: int = 1; x[0]: int = 1; _n: int = 1; model_config: int = 1; n: int
 n: int = {[]: 1}; n: int = {1, [2]}; n: Literal[()] = 1; n: Literal[[1]] = 1; n: Optional = None; n: "int" = 1
 n: list[list[list[int]]] = [[[1]]]; def f(): pass; n: None = None; n: list[None] = []; schema: str = "x"
 n: int|str|None = 2; é: int = 1; n: int = f"{1}"
-""".strip()
-    .replace('\n', '; ')
-    .split('; ')
-)
-VALUES = (
-    r"""
+"""
+SOURCES += GIVEN_SOURCES.strip().replace('\n', '; ').split('; ')
+GIVEN_VALUES = r"""
 [   {   &a [1]   *a   !!python/object:os.system x   !!bool x   !!int x   !!timestamp x   2021-99-99   {[a]: 1}   - -
 : :   |   >   %   @x   `   "\x   !!float x   !!binary é   <<: x   !!set {a, b}   !!omap [1]   1:2:3   0o9   ~
 .inf   .nan   '   "
-""".strip()
-    .replace('\n', '   ')
-    .split('   ')
-)
+"""
+VALUES = GIVEN_VALUES.strip().replace('\n', '   ').split('   ')
 VALUES += [MANY_DIGITS, '"\ud800', '\x07', '? [a]\n: 1', '\t', '[' * 20_000, '{a: ' * 5000]
 ADDRESSES = ['', 'x', 'localhost:8000/v1', 'http://', 'https://:80', 'ftp://host/x', 'http://host:99999999']
 ADDRESSES += ['http://host:x/', 'http://[::1', 'http://a b/c', 'http://host\n/x', 'http://ho\tst', 'http://é']
@@ -654,10 +646,8 @@ def test_given_oddities_are_one_line(kind, case_home):
 VECTORS = [{'index': 0, 'embedding': [0.1, 0.2, 0.3]}, {'index': 1, 'embedding': [0.4, 0.5, 0.6]}]
 CALL = {'function': {'name': 'search', 'arguments': '{}'}}
 MESSAGE = {'content': 'an answer about statins', 'reasoning_content': 'x', 'tool_calls': [CALL]}
-CHAT = {
-    'choices': [{'message': MESSAGE, 'finish_reason': 'stop'}],
-    'usage': {'prompt_tokens': 4, 'completion_tokens': 5},
-}
+CHAT = {'choices': [{'message': MESSAGE, 'finish_reason': 'stop'}]}
+CHAT |= {'usage': {'prompt_tokens': 4, 'completion_tokens': 5}}
 
 
 def embed_two():
@@ -696,11 +686,8 @@ def test_answers_of_servers_are_read_or_refused(kind, share, case_home, monkeypa
 # ---------------------------------------------------------------- lines of the command
 
 COMMANDS = 'evaluate compare plan run mine contract'.split()
-WORDS = [
-    *COMMANDS,
-    *'--limit --home --system --measures -p --dtype --lang x 0 -1 nDCG@ é = -- --json /nowhere/x/y'.split(),
-    '',
-]
+FLAGS = '--limit --home --system --measures -p --dtype --lang x 0 -1 nDCG@ é = -- --json /nowhere/x/y'
+WORDS = [*COMMANDS, *FLAGS.split(), '']
 
 
 @pytest.mark.parametrize('share', [pytest.param(6, id='some'), pytest.param(60, id='all', marks=pytest.mark.slow)])

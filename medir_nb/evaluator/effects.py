@@ -23,21 +23,10 @@ from .scores import Scores, parse_measure, per_query
 from .evaluation import evaluate
 from .comparison import written_texts, compare
 
-# %% ../../nbs/06_evaluator/07_effects.ipynb #e09caf96
-def _gain(plain: Scores, expanded: Scores, measure: str) -> dict:
-    "Scores with and without an expansion, their difference, and its interval."
-    before = plain.values(measure)
-    after = expanded.values(measure).loc[before.index]
-    low, high = interval(after - before, expanded.groups(before.index))
-    return {
-        'plain': before.mean(),
-        'score': after.mean(),
-        'difference': (after - before).mean(),
-        'low': low,
-        'high': high,
-    }
-
 # %% ../../nbs/06_evaluator/07_effects.ipynb #28b2d253
+_GAIN = ['task', 'retriever', 'expansion', 'plain', 'score', 'difference', 'low', 'high']
+
+
 def gains(
     tasks,  # names or folders
     retrievers,  # expressions without an expansion
@@ -51,9 +40,12 @@ def gains(
         plain = evaluate(task, retriever, [measure], **options)
         for expansion in expansions:
             expanded = evaluate(task, f'{retriever}{expansion}', [measure], **options)
-            names = {'task': expanded.task.name, 'retriever': retriever, 'expansion': expansion}
-            rows.append(names | _gain(plain, expanded, measure))
-    return pd.DataFrame(rows)
+            before = plain.values(measure)
+            after = expanded.values(measure).loc[before.index]
+            ends = interval(after - before, expanded.groups(before.index))
+            means = before.mean(), after.mean(), (after - before).mean()
+            rows.append((expanded.task.name, retriever, expansion, *means, *ends))
+    return pd.DataFrame(rows, columns=_GAIN)
 
 # %% ../../nbs/06_evaluator/07_effects.ipynb #6afbced5
 def gain_counts(
@@ -174,51 +166,30 @@ def tie_bounds(
     }
     return pd.DataFrame({name: _means(score, score.run, order, measures) for name, order in orders.items()}).T
 
-# %% ../../nbs/06_evaluator/07_effects.ipynb #455dd761
+# %% ../../nbs/06_evaluator/07_effects.ipynb #49213399
+SLIPS = ('instruction', 'prefix', 'end token', 'pooling', 'length', 'normalisation')
 _SHORT = 64  # tokens: a sentence or two
 _PLACEHOLDERS = ('{text}', '{instruction}', '{title} {body}')
 
 
-def _no_instruction(spec) -> dict:
-    return {'instruct': False} if spec.instruct and '{instruction}' in spec.query_template else {}
-
-
-def _no_prefix(spec) -> dict:
-    fields = ('query_template', 'document_template')
-    return {field: '{text}' for field in fields if getattr(spec, field) not in _PLACEHOLDERS}
-
-
-def _other_end(spec) -> dict:
-    return {'append_eos': not spec.append_eos} if spec.pooling == 'lasttoken' else {}
-
-# %% ../../nbs/06_evaluator/07_effects.ipynb #32229b45
-def _read_by_us(spec) -> dict:
-    "sentence-transformers follows the folder's own modules, whatever a setting says of pooling."
-    return {'load': 'transformers'} if spec.load == 'sentence-transformers' else {}
-
-
-def _other_pooling(spec) -> dict:
-    return {'pooling': 'cls' if spec.pooling == 'mean' else 'mean'} | _read_by_us(spec)
-
-
-def _short(spec) -> dict:
-    fields = ('max_query_tokens', 'max_document_tokens')
-    return {field: _SHORT for field in fields if getattr(spec, field) > _SHORT}
-
-
-def _not_normalised(spec) -> dict:
+def _slip_settings(spec) -> dict[str, dict]:
+    "Slip → the settings of an encoder's row that make it; {} where the row has nothing of that kind."
+    # sentence-transformers follows the folder's own modules, whatever a setting says of pooling
+    by_us = {'load': 'transformers'} if spec.load == 'sentence-transformers' else {}
+    templates, limits = (('query_template', 'document_template'), ('max_query_tokens', 'max_document_tokens'))
+    takes_instruction = spec.instruct and '{instruction}' in spec.query_template
     is_cosine = spec.normalize or spec.similarity == 'cos'
-    return {'normalize': False, 'similarity': 'dot'} | _read_by_us(spec) if is_cosine else {}
-
-# %% ../../nbs/06_evaluator/07_effects.ipynb #49213399
-SLIPS = {
-    'instruction': _no_instruction,  # left out
-    'prefix': _no_prefix,  # texts without what their templates write around them, the instruction included
-    'end token': _other_end,  # left out, or appended where there is none
-    'pooling': _other_pooling,  # of another kind
-    'length': _short,  # texts cut after 64 tokens
-    'normalisation': _not_normalised,  # vectors as long as they come, compared by their dot product
-}
+    return {
+        'instruction': {'instruct': False} if takes_instruction else {},  # left out
+        # texts without what their templates write around them, the instruction included
+        'prefix': {name: '{text}' for name in templates if getattr(spec, name) not in _PLACEHOLDERS},
+        # left out, or appended where there is none
+        'end token': {'append_eos': not spec.append_eos} if spec.pooling == 'lasttoken' else {},
+        'pooling': {'pooling': 'cls' if spec.pooling == 'mean' else 'mean'} | by_us,
+        'length': {name: _SHORT for name in limits if getattr(spec, name) > _SHORT},
+        # vectors as long as they come, compared by their dot product
+        'normalisation': {'normalize': False, 'similarity': 'dot'} | by_us if is_cosine else {},
+    }
 
 # %% ../../nbs/06_evaluator/07_effects.ipynb #8a1be8ca
 def with_slip(
@@ -230,7 +201,7 @@ def with_slip(
     parsed = parse(system)
     check(isinstance(parsed, System) and not parsed.expansion, f'{system} is no encoder alone', None, 'name an encoder')
     spec = encoder_of(parsed).spec
-    settings = SLIPS[slip](spec)
+    settings = _slip_settings(spec)[slip]
     is_unheard = backend_class(spec).service and SERVICES_OWN & set(settings)
     if not settings or is_unheard:
         return ''
@@ -254,20 +225,13 @@ def slip_scores(
     return {slip: evaluate(task, name, **how) for slip, name in broken.items() if name}
 
 # %% ../../nbs/06_evaluator/07_effects.ipynb #a8adb5f8
-def _slip_row(slip: str, score, whole) -> dict:
-    "What one slip costs."
-    comparison = compare(whole, score, show=0)
-    return {
-        'slip': slip,
-        'settings': score.system.partition('(')[2].removesuffix(')'),
-        'value': score.values(comparison.measure).mean(),
-        **{name: getattr(comparison, name) for name in _COLUMNS[3:]},
-    }
-
-
 def slip_costs(
     scores: dict,  # of `slip_scores`; not of sentence pairs, which have no score a query
 ) -> pd.DataFrame:
     "What each slip costs: the value with it, and the paired difference to the system as it is, with its 95 % interval."
-    rows = [_slip_row(slip, score, scores['']) for slip, score in scores.items() if slip]
+    rows = []
+    for slip, score in scores.items():
+        if slip:
+            c, settings = compare(scores[''], score, show=0), score.system.partition('(')[2].removesuffix(')')
+            rows.append((slip, settings, score.values(c.measure).mean(), c.difference, c.low, c.high, c.p))
     return pd.DataFrame(rows, columns=_COLUMNS)

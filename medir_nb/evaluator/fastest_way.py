@@ -35,37 +35,26 @@ def _ready_encoders(model: str) -> dict[str, Encoder]:
             note(str(e))
     return ready
 
-# %% ../../nbs/06_evaluator/10_fastest_way.ipynb #43dd4343
-def times_as_fast(
-    encoders: list[Encoder],
-    task,
-    documents: int,  # that are encoded, the first ones
-    rounds: int,
-) -> np.ndarray:
-    "How many times as fast as the first each encoder is: the median over rounds."
-    rows, calls = task.corpus.rows(0, documents), []
-    for encoder in encoders:
-        told = encoder.instruction(task, 'document')
-        calls.append(partial(encoder.encode, encoder.render(rows, 'document', told), 'document', told))
-    seconds = seconds_of(calls, rounds)
-    return np.median(seconds[:, :1] / seconds, axis=0)
-
 # %% ../../nbs/06_evaluator/10_fastest_way.ipynb #e98c552e
 def fastest(
     model: str,  # an encoder that runs in this process
     task,  # a name, a folder or a `Task`, with judgements
     loss: float = 0.002,  # of the measure, most that is allowed
-    documents: int = 96,
-    rounds: int = 5,
+    documents: int = 96,  # that are encoded, the first ones
+    rounds: int = 5,  # of which the median counts
     measure: str = 'nDCG@10',
     **task_options,  # of `load_task`: split, limit, …
 ) -> pd.DataFrame:
     "Expressions, the fastest within the loss first: times as fast as float32, and the difference in the measure."
     task, ready = load_task(task, **task_options).searched(), _ready_encoders(model)
-    faster = times_as_fast(list(ready.values()), task, documents, rounds)
+    rows, calls = task.corpus.rows(0, documents), []
+    for encoder in ready.values():
+        told = encoder.instruction(task, 'document')
+        calls.append(partial(encoder.encode, encoder.render(rows, 'document', told), 'document', told))
+    seconds = seconds_of(calls, rounds)
     scores = [evaluate(task, name, [measure], device='cpu') for name in ready]
     found = [compare(scores[0], score, measure, show=0) for score in scores]
-    table = pd.DataFrame({'system': list(ready), 'times as fast': faster})
+    table = pd.DataFrame({'system': list(ready), 'times as fast': np.median(seconds[:, :1] / seconds, axis=0)})
     for name in ('difference', 'low', 'high'):
         table[name] = [getattr(one, name) for one in found]
     table['within'] = table.low.fillna(table.difference) >= -loss

@@ -76,38 +76,26 @@ def tests_table(
         shown['measure'] = [measure_label(name) for name in tests.measure]
     return shown.rename(columns={'p_holm': 'p (Holm)'})
 
-# %% ../../nbs/06_evaluator/11_score_frames.ipynb #6538f3e8
-def _judged(score) -> str:
-    "The share of judged documents in the first ten; a reason where the qrels cannot say."
-    if score.task.kind == 'pairs':
-        return ''
-    return 'positives only' if score.judged is None else f'{score.judged:.3f}'
-
-
-def _vectors(stats: dict) -> str:
-    "How many vectors and pairs were computed for a score, and how many were stored already."
-    parts = []
-    encoded, stored = stats.get('encoded_docs', 0), stats.get('cached_docs', 0)
-    if encoded + stored:
-        parts.append(f'{encoded + stats.get("encoded_queries", 0):,} encoded, {stored:,} stored')
-    if 'scored_pairs' in stats:
-        parts.append(f'{stats["scored_pairs"]:,} pairs scored, {stats["cached_pairs"]:,} stored')
-    return '; '.join(parts)
-
 # %% ../../nbs/06_evaluator/11_score_frames.ipynb #b51b70b4
 def _score_record(score) -> dict:
     "A row of the table: `value [low, high]` a measure, and what it rests on."
-    measured = score.rows()
+    measured, stats, vectors = score.rows(), score.stats, []
+    encoded, stored = stats.get('encoded_docs', 0), stats.get('cached_docs', 0)
+    if encoded + stored:
+        vectors.append(f'{encoded + stats.get("encoded_queries", 0):,} encoded, {stored:,} stored')
+    if 'scored_pairs' in stats:
+        vectors.append(f'{stats["scored_pairs"]:,} pairs scored, {stats["cached_pairs"]:,} stored')
+    judged = 'positives only' if score.judged is None else f'{score.judged:.3f}'
     return {
         'task': score.task.name,
         'split': score.task.split,
         'system': score.label,
         **{measure_label(r['measure']): with_interval(r['value'], r['low'], r['high']) for r in measured},
         'n': measured[0]['n_queries'],
-        'revision': score.stats.get('revision', ''),
-        'dtype': score.stats.get('dtype', ''),
-        'judged@10': _judged(score),
-        'vectors': _vectors(score.stats),
+        'revision': stats.get('revision', ''),
+        'dtype': stats.get('dtype', ''),
+        'judged@10': '' if score.task.kind == 'pairs' else judged,
+        'vectors': '; '.join(vectors),
     }
 
 

@@ -19,18 +19,6 @@ from ..retrieval.chain import row_label
 from ..retrieval.dense_stage import one_vector_encoder
 
 # %% ../../nbs/06_evaluator/08_similarity.ipynb #7ea5775b
-def _unjudged(task: Task, query_ids, rng) -> list[str]:
-    "A random document for each query that was not judged for it."
-    judged = set(zip(task.qrels.query_id, task.qrels.doc_id, strict=True))
-    drawn = []
-    for query_id in query_ids:
-        doc_id = task.corpus.ids[rng.integers(len(task.corpus))]
-        while (query_id, doc_id) in judged:
-            doc_id = task.corpus.ids[rng.integers(len(task.corpus))]
-        drawn.append(doc_id)
-    return drawn
-
-
 def drawn_pairs(task: Task, seed: int, most: int) -> dict[str, pd.DataFrame]:
     "`query_id, doc_id` of relevant pairs, and for each a random unjudged document."
     no_lists = 'a sentence-pair task has no relevant and non-relevant documents'
@@ -42,7 +30,13 @@ def drawn_pairs(task: Task, seed: int, most: int) -> dict[str, pd.DataFrame]:
     most_judged = task.qrels.groupby('query_id').size().max()
     has_others = len(task.corpus) > most_judged
     check(has_others, 'every document is judged for some query', task.name, 'take a larger pool')
-    return {'relevant': relevant, 'non-relevant': relevant.assign(doc_id=_unjudged(task, relevant.query_id, rng))}
+    judged, drawn = set(zip(task.qrels.query_id, task.qrels.doc_id, strict=True)), []
+    for query_id in relevant.query_id:
+        doc_id = task.corpus.ids[rng.integers(len(task.corpus))]
+        while (query_id, doc_id) in judged:
+            doc_id = task.corpus.ids[rng.integers(len(task.corpus))]
+        drawn.append(doc_id)
+    return {'relevant': relevant, 'non-relevant': relevant.assign(doc_id=drawn)}
 
 # %% ../../nbs/06_evaluator/08_similarity.ipynb #99da6d28
 def pair_cosines(
@@ -80,29 +74,22 @@ def similarity_pairs(
     return pd.DataFrame(rows, columns=['system', 'pair', 'cosine'])
 
 # %% ../../nbs/06_evaluator/08_similarity.ipynb #f0168e16
-def _separation(relevant: np.ndarray, other: np.ndarray, bins: int) -> dict:
-    from scipy.stats import mannwhitneyu
-
-    edges = np.histogram_bin_edges(np.concatenate([relevant, other]), bins)
-    shares = [np.histogram(values, edges)[0] / len(values) for values in (relevant, other)]
-    return {
-        'pairs': len(relevant),
-        'overlap': float(np.minimum(*shares).sum()),
-        'AUC': float(mannwhitneyu(relevant, other).statistic / (len(relevant) * len(other))),
-        'mean gap': float(relevant.mean() - other.mean()),
-    }
-
-
 def separation(
     frame: pd.DataFrame,  # system, pair, cosine
     bins: int = 50,  # of the histograms
 ) -> pd.DataFrame:
     "Per system: overlap coefficient of the two histograms, AUC, and the gap of the means."
+    from scipy.stats import mannwhitneyu
+
     rows = []
     for system, part in frame.groupby('system', sort=False):
         relevant, other = (part[part.pair == pair].cosine.to_numpy() for pair in ('relevant', 'non-relevant'))
-        rows.append({'system': system, **_separation(relevant, other, bins)})
-    return pd.DataFrame(rows)
+        edges = np.histogram_bin_edges(np.concatenate([relevant, other]), bins)
+        shares = [np.histogram(values, edges)[0] / len(values) for values in (relevant, other)]
+        above = mannwhitneyu(relevant, other).statistic / (len(relevant) * len(other))
+        gap = float(relevant.mean() - other.mean())
+        rows.append((system, len(relevant), float(np.minimum(*shares).sum()), float(above), gap))
+    return pd.DataFrame(rows, columns=['system', 'pairs', 'overlap', 'AUC', 'mean gap'])
 
 # %% ../../nbs/06_evaluator/08_similarity.ipynb #178a7331
 def _terms(task: Task, texts, ids) -> dict[str, set]:

@@ -66,16 +66,6 @@ def says(text: str, stretch: str) -> bool:
     "Whether the words of a stretch stand in a text, one behind the other."
     return f' {stretch} ' in f' {" ".join(_WORDS.findall(text.casefold()))} '
 
-# %% ../../nbs/06_evaluator/05_stress_tests.ipynb #02dcaf70
-def contrary_document(score: Scores, query_id: str, listed: list[str], stretches: tuple[str, str]) -> tuple[str, int]:
-    "The first document of a list that says the contrary, and its rank from 1; ('', 0) where there is none."
-    said, other = stretches
-    relevant = relevant_ids(score.task).get(query_id, set())
-    for rank, doc_id in enumerate(listed, 1):
-        if doc_id not in relevant and says(text := score.task.corpus.text(doc_id), other) and not says(text, said):
-            return doc_id, rank
-    return '', 0
-
 # %% ../../nbs/06_evaluator/05_stress_tests.ipynb #9050c419
 def query_effects(base: Scores, changed: Scores, must: str, measure: str) -> pd.DataFrame:
     "A row a query that a rule changes: wordings, scores, overlap, whether the right document left, the contrary."
@@ -86,7 +76,10 @@ def query_effects(base: Scores, changed: Scores, must: str, measure: str) -> pd.
         old, new, right = before.get(query_id, []), after.get(query_id, []), relevant.get(query_id, set())
         texts = base.task.queries.text(query_id), changed.task.queries.text(query_id)
         first_right = next((rank for rank, doc_id in enumerate(old, 1) if doc_id in right), 0)
-        contrary, rank = ('', 0) if must == 'stay' else contrary_document(base, query_id, old, changed_stretch(*texts))
+        said, other = changed_stretch(*texts)
+        listed = ((rank, base.task.corpus.text(d)) for rank, d in enumerate(old, 1) if d not in right)
+        against = (rank for rank, text in listed if says(text, other) and not says(text, said))
+        rank = 0 if must == 'stay' else next(against, 0)
         rows.append(
             {
                 'query_id': query_id,
@@ -97,7 +90,7 @@ def query_effects(base: Scores, changed: Scores, must: str, measure: str) -> pd.
                 'rbo': rank_biased_overlap(old, new),
                 'found': bool(first_right),
                 'left': bool(first_right) and not right & set(new),
-                'contrary': contrary,
+                'contrary': old[rank - 1] if rank else '',
                 'wins': bool(rank) and not 0 < first_right < rank,
             }
         )
@@ -187,13 +180,6 @@ class Stress:
             said.append(f'where another thing is meant, {most if w.same else "every list is another one"}')
         return f'{system} {"; ".join(said)}' if said else f'{system}: no rule applies to {FEWEST} queries'
 
-# %% ../../nbs/06_evaluator/05_stress_tests.ipynb #whys1l3n
-def why_silent(row: dict, language: str) -> str:
-    "Why a rule is not asked in a language."
-    if dropped := row.get('drops', {}).get(language):
-        return f'dropped for {language}: {dropped}'
-    return 'wants pairs of yours' if 'reader' in str(row['languages']) else f'no rule for {language}'
-
 # %% ../../nbs/06_evaluator/05_stress_tests.ipynb #6f302cba
 def stress(
     task,  # a name, a folder or a `Task`
@@ -209,7 +195,11 @@ def stress(
     task, known = load_task(task, **task_options), registry('stress')
     check(task.kind != 'pairs', 'sentence pairs have no queries', task.name, 'name a task of retrieval')
     asked, rules = kinds or list(known), perturbations(task.language, task.corpus, pairs, kinds)
-    silent = {kind: why_silent(known[kind], task.language) for kind in asked if kind not in rules}
+    silent = {}
+    for kind in (kind for kind in asked if kind not in rules):
+        why = 'wants pairs of yours' if 'reader' in str(known[kind]['languages']) else f'no rule for {task.language}'
+        dropped = known[kind].get('drops', {}).get(task.language)
+        silent[kind] = f'dropped for {task.language}: {dropped}' if dropped else why
     worded = {kind: perturbed_task(task, rules[kind], seed) for kind in asked if kind in rules}
     silent |= {kind: 'applies to no query' for kind, changed in worded.items() if changed is None}
     worded = {kind: changed for kind, changed in worded.items() if changed is not None}

@@ -19,14 +19,6 @@ from ..core.files import atomic_path, read_text
 # what a spreadsheet takes for a formula stands behind a quotation mark, which is read away again
 _FORMULA = r"'*[=+\-@＝＋－＠]"
 
-
-def _named_cells(row: dict, where: str) -> dict:
-    "The cells of a line by their column; one that no column names would be lost."
-    surplus = [cell for cell in row.get(None) or () if cell.strip()]
-    fix = 'put quotation marks around a text that holds the separator'
-    check(not surplus, 'the line has more cells than the first line names', where, fix)
-    return {name: re.sub(rf"^'(?={_FORMULA})", '', cell or '') for name, cell in row.items() if name}
-
 # %% ../../nbs/07_judging/01_label_tables.ipynb #e3b5fa9d
 def csv_rows(path: Path) -> list[tuple[dict, str]]:
     "`(row, where)` of a CSV file, with commas or, as spreadsheets of some countries write it, another separator."
@@ -46,19 +38,22 @@ def csv_rows(path: Path) -> list[tuple[dict, str]]:
         rows = [(row, f'{path}:{reader.line_num + is_told}') for row in reader]
     except csv.Error as e:
         raise MedirError(f'no CSV ({e})', f'{path}:{reader.line_num}', 'mend the line') from None
-    return [(_named_cells(row, where), where) for row, where in rows]
+    for row, where in rows:
+        surplus = [cell for cell in row.pop(None, None) or () if cell.strip()]
+        fix = 'put quotation marks around a text that holds the separator'
+        check(not surplus, 'the line has more cells than the first line names', where, fix)
+    shown = re.compile(rf"^'(?={_FORMULA})")
+    return [({name: shown.sub('', cell or '') for name, cell in row.items() if name}, where) for row, where in rows]
 
 # %% ../../nbs/07_judging/01_label_tables.ipynb #f49f1fe7
-def _no_formula(cell):
-    return f"'{cell}" if isinstance(cell, str) and re.match(_FORMULA, cell) else cell
-
-
 def write_csv(path: Path, columns, rows):
     "Write rows as a CSV file that spreadsheets take for UTF-8, whole or not at all."
     with atomic_path(path) as part, open(part, 'w', encoding='utf-8-sig', newline='') as file:
         writer = csv.DictWriter(file, columns)
         writer.writeheader()
-        writer.writerows({name: _no_formula(cell) for name, cell in row.items()} for row in rows)
+        for row in rows:
+            formulas = {name for name, cell in row.items() if isinstance(cell, str) and re.match(_FORMULA, cell)}
+            writer.writerow({name: f"'{cell}" if name in formulas else cell for name, cell in row.items()})
 
 # %% ../../nbs/07_judging/01_label_tables.ipynb #fd600d2c
 QRELS_HEADER = ('query-id', 'corpus-id', 'score')

@@ -14,7 +14,7 @@ import pandas as pd
 from .available_systems import quick_systems
 from .labels import agreement_of
 from .model_judges import ModelJudge
-from .pools import collect_votes, is_relevant, Judge, LexicalJudge, PAIR
+from .pools import collect_votes, is_relevant, LexicalJudge, PAIR
 from .label_tables import csv_rows, write_csv
 from ..core.console import counted, note
 from ..core.errors import check, nearest
@@ -56,21 +56,16 @@ def _pair_of(walk: StudyFolder) -> dict[str, tuple]:
     "Code of a pair on a sheet → query and document."
     return {row['pair']: (row['query_id'], row['doc_id']) for row in read_pool(walk)}
 
-# %% ../../nbs/07_judging/11_labelling.ipynb #e383b48f
-def _name_strays(walk: StudyFolder, records: list[dict]):
-    "Say which files look like sheets and are none, and which sheets are gone."
-    there = {path.name for path in (walk.folder / 'labels').glob('*.csv')}
-    known = {record['file'] for record in records}
-    if strays := sorted(there - known - {'votes.csv', 'adjudication.csv', 'judges.csv'}):
-        note(f'{", ".join(strays)} in labels/ was not handed out under this name and is not read')
-    for name in sorted(known - there):
-        note(f'{name} is not in labels/: put it back; what was read of it before is kept')
-
 # %% ../../nbs/07_judging/11_labelling.ipynb #60077936
 def gather_votes(walk: StudyFolder) -> pd.DataFrame:
     "The votes of all sheets, put into `labels/votes.csv` beside those of elsewhere."
     records, pair_of, said, of_sheets = sheet_records(walk), _pair_of(walk), [], set()
-    _name_strays(walk, records)
+    known = {record['file'] for record in records}
+    there = {path.name for path in (walk.folder / 'labels').glob('*.csv')}
+    if strays := sorted(there - known - {'votes.csv', 'adjudication.csv', 'judges.csv'}):
+        note(f'{", ".join(strays)} in labels/ was not handed out under this name and is not read')
+    for name in sorted(known - there):
+        note(f'{name} is not in labels/: put it back; what was read of it before is kept')
     for record in records:
         path, annotator = walk.folder / 'labels' / record['file'], record['annotator']
         if path.is_file():
@@ -120,25 +115,19 @@ def undefined_kappa_reason(row: dict) -> str:
     return f'κ says nothing: {row["one_grade"]} gave one grade to every pair' if names else ''
 
 # %% ../../nbs/07_judging/11_labelling.ipynb #94a5a0f1
-def _decision(grades: dict) -> tuple:
-    "`(grade, how)` of one pair; the grade is missing where there is a conflict."
-    if ADJUDICATED in grades:
-        return grades[ADJUDICATED], 'adjudicated'
-    (grade, times), *_ = Counter(grades.values()).most_common(1)
-    if len(grades) == 1:
-        return grade, 'one person'
-    if times == len(grades):
-        return grade, 'agreed'
-    return (grade, 'majority') if 2 * times > len(grades) else (None, 'conflict')
-
-
 def decisions(votes: pd.DataFrame) -> pd.DataFrame:
     "`query_id, doc_id, grade, how, said`: what is decided of each pair; `grade` is missing for a conflict."
     rows = []
     for pair, part in votes.groupby(PAIR, sort=False):
         grades = dict(zip(part.annotator, part.grade, strict=True))
         said = ', '.join(f'{name} {grade}' for name, grade in grades.items() if name != ADJUDICATED)
-        rows.append((*pair, *_decision(grades), said))
+        (grade, times), *_ = Counter(grades.values()).most_common(1)
+        how = 'one person' if len(grades) == 1 else 'agreed' if times == len(grades) else 'majority'
+        if ADJUDICATED in grades:
+            grade, how = grades[ADJUDICATED], 'adjudicated'
+        elif 2 * times <= len(grades):
+            grade, how = None, 'conflict'
+        rows.append((*pair, grade, how, said))
     return pd.DataFrame(rows, columns=[*PAIR, 'grade', 'how', 'said']).astype({'grade': 'Int64'})
 
 # %% ../../nbs/07_judging/11_labelling.ipynb #60160304
@@ -173,19 +162,14 @@ def _write_conflicts(walk: StudyFolder, decided: pd.DataFrame, settled: pd.DataF
     return sum(row['grade'] == '' for row in rows)
 
 # %% ../../nbs/07_judging/11_labelling.ipynb #7d11923d
-def _seen_pairs(walk: StudyFolder, votes: pd.DataFrame) -> set:
-    "Pairs that somebody graded, or of which somebody said why not."
-    pair_of, seen = _pair_of(walk), set(votes[PAIR].itertuples(index=False, name=None))
-    for record in sheet_records(walk):
-        path = walk.folder / 'labels' / record['file']
-        if path.is_file():
-            seen |= {pair_of[pair] for pair in read_sheet(path, record['pairs']).pair}
-    return seen
-
-
 def _waiting(walk: StudyFolder, votes: pd.DataFrame) -> tuple[list[dict], set]:
     "Rows of the pool that nobody saw, and the queries that somebody began; pairs that joined at one time begin apart."
-    seen, pool = _seen_pairs(walk, votes), read_pool(walk)
+    pool, seen = read_pool(walk), set(votes[PAIR].itertuples(index=False, name=None))
+    pair_of = {row['pair']: (row['query_id'], row['doc_id']) for row in pool}
+    for record in sheet_records(walk):
+        path = walk.folder / 'labels' / record['file']
+        if path.is_file():  # a grade, or a word why there is none
+            seen |= {pair_of[pair] for pair in read_sheet(path, record['pairs']).pair}
     queries, documents = present_ids(walk)
     joined = {(row['query_id'], row['doc_id']): row.get('joined', 0) for row in pool}
     waiting = [row for row in pool if (row['query_id'], row['doc_id']) not in seen]
@@ -223,12 +207,6 @@ def _judged_task(walk: StudyFolder, labels: str) -> Task | None:
     except NothingRelevant:
         return None
 
-
-def _widest_spread(task: Task, systems) -> float:
-    "The largest spread of the differences between any two systems."
-    scores = [evaluate(task, system, [_MEASURE]).values(_MEASURE) for system in systems]
-    return max((difference_spread(b.loc[a.index] - a) for a, b in combinations(scores, 2)), default=float('nan'))
-
 # %% ../../nbs/07_judging/11_labelling.ipynb #341a10a5
 def label_power(
     walk: StudyFolder,
@@ -247,7 +225,9 @@ def label_power(
     for labels, source in (('test', 'labels'), ('synthetic', 'synthetic queries')):
         if answered[labels] < FEWEST_FOR_SPREAD:
             continue
-        spread = _widest_spread(tasks[labels], systems)
+        scores = [evaluate(tasks[labels], system, [_MEASURE]).values(_MEASURE) for system in systems]
+        spreads = (difference_spread(b.loc[a.index] - a) for a, b in combinations(scores, 2))
+        spread = max(spreads, default=float('nan'))
         if spread > 0:
             return Power(spread=spread, source=f'the two systems that differ most on {source}', **many)
         alike.append(source)
@@ -276,14 +256,6 @@ def _agreement_words(row: dict) -> str:
     of = f'{counted(row["pairs"], "pair")} of {counted(row["queries"], "query", "queries")}'
     return f'{names} agree on {row["agree"]:.0%} of {of}: {kappas}'
 
-# %% ../../nbs/07_judging/11_labelling.ipynb #8920a83e
-def _down_to(depths: dict) -> str:
-    "How deep unanswered queries were judged."
-    if not depths:
-        return ''
-    low, high = min(depths.values()), max(depths.values())
-    return f' down to document {low if low == high else f"{low} to {high}"} of each system'
-
 # %% ../../nbs/07_judging/11_labelling.ipynb #459652ab
 @dataclass
 class Labels:
@@ -308,10 +280,12 @@ class Labels:
         people = ', '.join(f'{name} {n:,}' for name, n in self.people.items()) or 'nobody yet'
         judged = f'{counted(self.pairs, "pair")} of {counted(self.queries, "query", "queries")}'
         lines = [f'{counted(self.votes, "grade")} ({people}); judged: {judged}']
-        queries, pairs = ('query', 'queries'), ('pair', 'pairs')
+        queries, pairs, depths = ('query', 'queries'), ('pair', 'pairs'), self.unanswered.values()
+        low, high = min(depths, default=0), max(depths, default=0)
+        down_to = f'down to document {low if low == high else f"{low} to {high}"} of each system'
         left_out = [
             (self.unfinished, queries, 'begun and not finished'),
-            (len(self.unanswered), queries, f'finished, and nothing was relevant{_down_to(self.unanswered)}'),
+            (len(self.unanswered), queries, f'finished, and nothing was relevant {down_to}'),
             (self.disputed, queries, 'on which people differ, until it is settled (labels/adjudication.csv)'),
             (self.gone, pairs, 'whose document or query is no longer there'),
             (self.joined, pairs, 'in the pool since, and nobody graded'),
@@ -377,19 +351,10 @@ def read_labels(
         write_json(walk.path('labels/labels.json'), asdict(found) | {'agreement': rows})
     return found
 
-# %% ../../nbs/07_judging/11_labelling.ipynb #4f8cc086
-def _judge_of(judge: str | Judge) -> Judge:
-    "A judge by name: a language model of the registry, or `words`."
-    if not isinstance(judge, str) or judge == 'words':
-        return LexicalJudge() if judge == 'words' else judge
-    known = [*registry('llms'), 'words']
-    check(judge in known, f'unknown judge {judge!r}', 'label', nearest(judge, known))
-    return ModelJudge(judge)
-
 # %% ../../nbs/07_judging/11_labelling.ipynb #b151fd4f
 def judge_pairs(
     walk: StudyFolder,
-    judges: list,  # names, or judges
+    judges: list,  # models of the registry, `words`, or judges
 ) -> pd.DataFrame:
     "Let judges read the pairs that people graded; `labels/judges.csv` keeps what they say, `judge_table` compares."
     note_step(walk, 'label')
@@ -399,7 +364,12 @@ def judge_pairs(
     check(len(decided), 'people have graded nothing yet', walk.folder, fix)
     rows = [row for row in read_queries(walk) if row['_id'] in set(decided.query_id)]
     task = queries_task(walk, rows, study_corpus(walk))
-    said = collect_votes([_judge_of(judge) for judge in judges], task, decided[PAIR])
+    known, named = [*registry('llms'), 'words'], []
+    for judge in judges:
+        check(not isinstance(judge, str) or judge in known, f'unknown judge {judge!r}', 'label', nearest(judge, known))
+        by_name = LexicalJudge() if judge == 'words' else ModelJudge(judge)
+        named.append(by_name if isinstance(judge, str) else judge)
+    said = collect_votes(named, task, decided[PAIR])
     path, columns, names = walk.path('labels/judges.csv'), list(said.columns), set(said.judge)
     with lock(path):
         before = [row for row, _ in csv_rows(path)] if path.is_file() else []

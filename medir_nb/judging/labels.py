@@ -57,9 +57,6 @@ def qrels_of(labels: pd.DataFrame) -> pd.DataFrame:
     return decided[PAIR].assign(relevance=(decided.label == 'positive').astype(int)).reset_index(drop=True)
 
 # %% ../../nbs/07_judging/03_labels.ipynb #47ce193d
-_KEPT_FIELDS = ('language', 'instructions', 'groups', 'labels')
-
-
 def benchmark_task(
     task: Task,  # whose judgements are not read
     labels: pd.DataFrame,  # of `consensus`
@@ -87,7 +84,7 @@ def benchmark_task(
         discarded=out if len(out) else None,
         measures=tuple(measures),
         query_titles=True,  # what is not to be read is gone already
-        **{field: getattr(task, field) for field in _KEPT_FIELDS},
+        **{field: getattr(task, field) for field in ('language', 'instructions', 'groups', 'labels')},
     )
     made.report |= {'queries_without_positive': empty, 'documents_that_left': len(leaving)}
     return made
@@ -116,15 +113,6 @@ def kappa_of(
     with np.errstate(invalid='ignore', divide='ignore'):
         return 1 - (cost * counts).sum((-1, -2)) * total / (cost * by_chance).sum((-1, -2))
 
-# %% ../../nbs/07_judging/03_labels.ipynb #833e860a
-def _tables_by_query(both: pd.DataFrame) -> np.ndarray:
-    "`(queries, grades, grades)`: pairs by what two judges say of them."
-    said, names = pd.factorize(both.to_numpy().ravel(), sort=True)
-    query = pd.factorize(both.index.get_level_values('query_id'))[0]
-    tables = np.zeros((query.max() + 1, len(names), len(names)))
-    np.add.at(tables, (query, *said.reshape(-1, 2).T), 1)
-    return tables
-
 # %% ../../nbs/07_judging/03_labels.ipynb #32c5bb7a
 def agreement_of(
     first: pd.Series,  # of pairs: indexed by query_id and doc_id; missing where there is no vote
@@ -138,7 +126,10 @@ def agreement_of(
     found = {'queries': 0, 'pairs': len(both)} | dict.fromkeys(names, float('nan'))
     if not len(both):
         return found
-    tables = _tables_by_query(both)
+    said, grades = pd.factorize(both.to_numpy().ravel(), sort=True)
+    query = pd.factorize(both.index.get_level_values('query_id'))[0]
+    tables = np.zeros((query.max() + 1, len(grades), len(grades)))
+    np.add.at(tables, (query, *said.reshape(-1, 2).T), 1)
     found |= {'queries': len(tables), 'agree': float((both.iloc[:, 0] == both.iloc[:, 1]).mean())}
     times_drawn = np.random.default_rng(seed).multinomial(len(tables), [1 / len(tables)] * len(tables), n)
     resampled = np.tensordot(times_drawn, tables, 1)

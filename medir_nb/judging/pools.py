@@ -21,33 +21,7 @@ from ..evaluator.similarity import shared_terms
 
 # %% ../../nbs/07_judging/00_pools.ipynb #2a524b7d
 PAIR = ['query_id', 'doc_id']
-
-
-def _in_turn(lists: pd.DataFrame) -> pd.DataFrame:
-    "Each pair once: first places before second ones, of equal places in the order of the retrievers."
-    query, turn = pd.factorize(lists.query_id)[0], pd.factorize(lists.retriever)[0]
-    order = np.lexsort((turn, lists['rank'], query))
-    return lists.iloc[order].drop_duplicates(PAIR)[PAIR].reset_index(drop=True)
-
-
-def _each(lists: pd.DataFrame, size: int) -> pd.DataFrame:
-    "The first `size` of every retriever."
-    return _in_turn(lists[lists['rank'] <= size])
-
-
-def _round_robin(lists: pd.DataFrame, size: int) -> pd.DataFrame:
-    "`size` a query, taken from the retrievers in turn."
-    return first_ranks(_in_turn(lists), size)
-
-# %% ../../nbs/07_judging/00_pools.ipynb #79ac11b1
-def _fused(lists: pd.DataFrame, size: int) -> pd.DataFrame:
-    "The first `size` a query by reciprocal-rank fusion."
-    ranked = lists.assign(score=-lists['rank'].astype(float))
-    runs = [run[RUN_COLUMNS] for _, run in ranked.groupby('retriever', sort=False)]
-    return rrf(runs, k=size)[PAIR]
-
-
-_MERGE_RULES = {'each': _each, 'round-robin': _round_robin, 'rrf': _fused}
+_MERGE_RULES = ('each', 'round-robin', 'rrf')
 
 # %% ../../nbs/07_judging/00_pools.ipynb #e414fb99
 @dataclass(frozen=True)
@@ -56,12 +30,22 @@ class Pool:
 
     lists: pd.DataFrame  # query_id, doc_id, retriever, rank (from 1)
     size: int  # documents a query
-    rule: str = 'each'  # of `_MERGE_RULES`
+    rule: str = 'each'  # each | round-robin | rrf
 
     @cached_property
     def pairs(self) -> pd.DataFrame:
         "`query_id, doc_id`, each pair once."
-        return _MERGE_RULES[self.rule](self.lists, self.size)
+        lists = self.lists
+        if self.rule == 'rrf':
+            ranked = lists.assign(score=-lists['rank'].astype(float))
+            runs = [run[RUN_COLUMNS] for _, run in ranked.groupby('retriever', sort=False)]
+            return rrf(runs, k=self.size)[PAIR]
+        if self.rule == 'each':
+            lists = lists[lists['rank'] <= self.size]
+        # first places before second ones, of equal places in the order of the retrievers
+        turns = pd.factorize(lists.query_id)[0], lists['rank'], pd.factorize(lists.retriever)[0]
+        in_turn = lists.iloc[np.lexsort(turns[::-1])].drop_duplicates(PAIR)[PAIR].reset_index(drop=True)
+        return in_turn if self.rule == 'each' else first_ranks(in_turn, self.size)
 
     @property
     def retrievers(self) -> list[str]:
@@ -84,14 +68,6 @@ class Pool:
         queries = self.pairs.query_id.nunique()
         return f'Pool({len(self):,} pairs of {queries:,} queries by {", ".join(self.retrievers)}; {self.rule})'
 
-# %% ../../nbs/07_judging/00_pools.ipynb #89476bf7
-def _ranked_list(task: Task, system, size: int, options: dict) -> pd.DataFrame:
-    "The first `size` documents of each query by one retriever."
-    run = search(task, system, size, **options).run
-    ranks = run.groupby('query_id', sort=False).cumcount() + 1
-    listed = run[PAIR].assign(retriever=str(parse(system)), rank=ranks)
-    return listed[listed['rank'] <= size]
-
 # %% ../../nbs/07_judging/00_pools.ipynb #516f674d
 def pool_documents(
     task: Task,  # whose judgements are not read
@@ -108,7 +84,12 @@ def pool_documents(
     check(names, 'no retriever makes the pool', 'pool_documents', 'name at least one')
     twice = [name for name in names if names.count(name) > 1]
     check(not twice, f'{"".join(twice[:1])} makes the pool twice', 'pool_documents', 'name it once')
-    lists = [_ranked_list(task, system, size, {'dtype': dtype, 'device': device}) for system in retrievers]
+    lists = []
+    for name, system in zip(names, retrievers, strict=True):
+        run = search(task, system, size, dtype=dtype, device=device).run
+        ranks = run.groupby('query_id', sort=False).cumcount() + 1
+        listed = run[PAIR].assign(retriever=name, rank=ranks)
+        lists.append(listed[listed['rank'] <= size])
     return Pool(pd.concat(lists, ignore_index=True), size, rule)
 
 # %% ../../nbs/07_judging/00_pools.ipynb #0346a25f

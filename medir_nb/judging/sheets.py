@@ -12,6 +12,7 @@ import random
 import re
 import textwrap
 from pathlib import Path
+import numpy as np
 import pandas as pd
 from .pools import PAIR, pool_documents
 from ..core.console import counted, note
@@ -122,16 +123,6 @@ def pool_settings(
     known = _known_settings(walk)
     return systems or known.get('systems') or pool_systems(walk), depth or known.get('depth') or DEPTH
 
-# %% ../../nbs/07_judging/10_sheets.ipynb #b2953882
-def _grown_settings(walk: StudyFolder, known: dict, asked: dict) -> dict:
-    "How a pool that somebody labels goes on: with all systems, old and new, at least as deep."
-    for name in ('depth', 'seed', 'passages'):
-        same = known.get(name) == asked[name] or (name == 'depth' and asked[name] > known.get(name, 0))
-        what = f'the pool was made with {name} {known.get(name)}, not {asked[name]}'
-        back = f'look again with --passages {known.get(name)}' if name == 'passages' else 'leave the option out'
-        check(same, what, walk.folder / 'labels', f'{back}, {_AWAY}')
-    return asked | {'systems': list(dict.fromkeys([*known['systems'], *asked['systems']]))}
-
 # %% ../../nbs/07_judging/10_sheets.ipynb #15c571da
 def _with_more(walk: StudyFolder, pooled: list[dict], brought: list[dict]) -> list[dict]:
     "A pool with more pairs; those of a query that is on a sheet say that they joined it."
@@ -144,17 +135,25 @@ def _with_more(walk: StudyFolder, pooled: list[dict], brought: list[dict]) -> li
     return list(grown.values())
 
 # %% ../../nbs/07_judging/10_sheets.ipynb #ebe81eeb
-def _grown_pool(walk: StudyFolder, pooled: list[dict], known: dict, settings: dict) -> list[dict]:
-    "A pool with what more systems or a greater depth bring to its queries."
+def _grown_pool(walk: StudyFolder, pooled: list[dict], known: dict, asked: dict) -> tuple[list[dict], dict]:
+    "A pool that somebody labels, and its settings: with all systems, old and new, at least as deep."
+    for name in ('depth', 'seed', 'passages'):
+        same = known.get(name) == asked[name] or (name == 'depth' and asked[name] > known.get(name, 0))
+        what = f'the pool was made with {name} {known.get(name)}, not {asked[name]}'
+        back = f'look again with --passages {known.get(name)}' if name == 'passages' else 'leave the option out'
+        check(same, what, walk.folder / 'labels', f'{back}, {_AWAY}')
+    settings = asked | {'systems': list(dict.fromkeys([*known['systems'], *asked['systems']]))}
+    if settings == known:
+        return pooled, known
     is_deeper = settings['depth'] > known['depth']
     joining = [system for system in settings['systems'] if is_deeper or system not in known['systems']]
     text_of = {row['_id']: row for row in read_queries(walk)}
     queries = dict.fromkeys(row['query_id'] for row in pooled)
-    asked = [text_of[query_id] for query_id in queries if query_id in text_of]
-    note(f'{counted(len(asked), "query", "queries")} of the pool: {", ".join(joining)}, depth {settings["depth"]}')
-    grown = _with_more(walk, pooled, _pooled_rows(walk, asked, joining, settings['depth']) if asked else [])
+    rows = [text_of[query_id] for query_id in queries if query_id in text_of]
+    note(f'{counted(len(rows), "query", "queries")} of the pool: {", ".join(joining)}, depth {settings["depth"]}')
+    grown = _with_more(walk, pooled, _pooled_rows(walk, rows, joining, settings['depth']) if rows else [])
     note(f'{counted(len(grown) - len(pooled), "pair")} joined the pool, and what was labelled stays')
-    return grown
+    return grown, settings
 
 # %% ../../nbs/07_judging/10_sheets.ipynb #c5b70d9a
 _MOST_PAIRS = 80  # a sitting: about an hour
@@ -177,18 +176,16 @@ def make_pool(
     with lock(walk.path('labels/pool.jsonl')):
         known = _known_settings(walk)
         is_labelled = bool(known) and (walk.folder / 'labels' / 'sheets.json').exists()
-        if is_labelled:
-            settings = _grown_settings(walk, known, settings)
         pooled = read_pool(walk) if is_labelled or known == settings else []
-        if grows := is_labelled and known != settings:
-            pooled = _grown_pool(walk, pooled, known, settings)
+        if is_labelled:
+            pooled, settings = _grown_pool(walk, pooled, known, settings)
         done = {row['query_id'] for row in pooled}
         lacking = [row for row in labelling_order(rows, seed)[:_MOST_QUERIES] if row['_id'] not in done]
         if lacking:
             what = 'query is' if len(lacking) == 1 else 'queries are'
             note(f'{len(lacking):,} {what} pooled by {", ".join(settings["systems"])}')
             pooled = pooled + _pooled_rows(walk, lacking, settings['systems'], depth)
-        if lacking or grows:
+        if lacking or settings != known:
             pooled = informative_first(pooled)
             # the settings last: a call that is stopped before them pools again
             write_lines(walk.path('labels/pool.jsonl'), pooled)
@@ -227,20 +224,11 @@ def judged_depths(walk: StudyFolder, query_ids) -> dict[str, int]:
             depths[row['query_id']] = max(depths[row['query_id']], row.get('depth', 0), pooled)
     return depths
 
-# %% ../../nbs/07_judging/10_sheets.ipynb #538cc448
+# %% ../../nbs/07_judging/10_sheets.ipynb #cacc6850
 _LONGEST = 1200  # characters of a document on a sheet
 _SENTENCE = re.compile(r'(?<=[.!?])\s+|(?<=[。！？])|\n+')
 
 
-def _stretch_from(sentences: list[str], start: int, longest: int) -> int:
-    "Where the stretch of whole sentences ends that begins at `start` and has at most `longest` characters."
-    stop, size = start + 1, len(sentences[start]) + 1
-    while stop < len(sentences) and size + len(sentences[stop]) + 1 <= longest:
-        size += len(sentences[stop]) + 1
-        stop += 1
-    return stop
-
-# %% ../../nbs/07_judging/10_sheets.ipynb #cacc6850
 def excerpt(
     query: str,
     text: str,
@@ -252,15 +240,15 @@ def excerpt(
         return text
     sentences = [sentence for sentence in _SENTENCE.split(text) if sentence]
     wanted, *of_sentence = map(set, analyze([query, *sentences], *word_analyzer(detect_language([text]))))
-    stretches = [(start, _stretch_from(sentences, start, longest)) for start in range(len(sentences))]
+    ends = np.cumsum([len(sentence) + 1 for sentence in sentences])
+    reach = np.searchsorted(ends, longest + np.array([0, *ends[:-1]]), side='right')
+    stretches = [(start, max(start + 1, int(stop))) for start, stop in enumerate(reach)]
     start, stop = max(stretches, key=lambda s: (len(wanted & set().union(*of_sentence[s[0] : s[1]])), -s[0]))
     shown = ' '.join(sentences[start:stop])[:longest].rstrip()
     return ('… ' if start else '') + shown + (' …' if stop < len(sentences) or len(shown) == longest else '')
 
 # %% ../../nbs/07_judging/10_sheets.ipynb #9811cb40
 GRADES = ('0', '1', '2')
-
-
 _GUIDELINES = ('de', 'es', 'fr', 'it', 'nl', 'pt')  # beside English
 
 
@@ -363,26 +351,21 @@ def _sheet_rows(walk: StudyFolder, pairs: list[dict], annotator: str, seed: int)
             lines.append({'pair': row['pair'], **texts, 'grade': '', 'comment': ''})
     return lines
 
-# %% ../../nbs/07_judging/10_sheets.ipynb #556fd11b
-def _with_grades(walk: StudyFolder, annotator: str, lines: list[dict], by_pair: dict) -> list[dict]:
-    "The lines of a sheet that is gone, with the grades of its person that were read of it before."
-    path = walk.folder / 'labels' / 'votes.csv'
-    own = [row for row, _ in csv_rows(path) if row.get('annotator') == annotator] if path.is_file() else []
-    said = {(row.get('query_id'), row.get('doc_id')): row.get('grade', '') for row in own}
-    pairs = [by_pair[line['pair']] for line in lines]
-    grades = [said.get((row['query_id'], row['doc_id']), '') for row in pairs]
-    return [{**line, 'grade': grade} for line, grade in zip(lines, grades, strict=True)]
-
 # %% ../../nbs/07_judging/10_sheets.ipynb #53020558
 def _open_sheet(walk: StudyFolder, records: list[dict], by_pair: dict, lines_of) -> Path | None:
-    "The sheet of a person that is not finished yet; all are looked at for faults first."
+    "The sheet of a person that is not finished yet, with what was read of it before; all are looked at for faults."
+    votes = walk.folder / 'labels' / 'votes.csv'
     for record in records:
         path = walk.path(f'labels/{record["file"]}')
         if not path.exists():
             left = [by_pair[pair] for pair in record['pairs'] if pair in by_pair]
             if not left:
                 continue  # all of its documents are gone
-            write_csv(path, COLUMNS, _with_grades(walk, record['annotator'], lines_of(left), by_pair))
+            told = [row for row, _ in csv_rows(votes)] if votes.is_file() else []
+            own = [row for row in told if row.get('annotator') == record['annotator']]
+            said = {(row.get('query_id'), row.get('doc_id')): row.get('grade', '') for row in own}
+            grades = {row['pair']: said.get((row['query_id'], row['doc_id']), '') for row in left}
+            write_csv(path, COLUMNS, [{**line, 'grade': grades[line['pair']]} for line in lines_of(left)])
         read_sheet(path, record['pairs'])  # a fault is said before more is handed out
         if lacking := ungraded_lines(path):
             note(f'{path.name} has {counted(lacking, "pair")} without a grade; the next sheet comes after it')

@@ -74,16 +74,6 @@ def _share(of: str, hits: pd.Series) -> dict:
     low, high = interval(hits, pd.factorize(hits.index.get_level_values('query_id'))[0])
     return {of: hits.mean(), f'{of} low': low, f'{of} high': high}
 
-
-def _quality(said: pd.Series, gold: pd.Series) -> dict:
-    "Precision, recall and κ of one column of True, False and missing beside what is known."
-    read, agreement = said.notna(), agreement_of(said, gold.astype(object))
-    yes = said.where(read, False).astype(bool)
-    row = {'pairs': int(read.sum()), 'positive': int(yes.sum())}
-    row |= _share('precision', gold[yes]) | _share('recall', yes[gold])
-    row |= {'kappa': agreement['kappa'], 'kappa low': agreement['low'], 'kappa high': agreement['high']}
-    return row | _share('given up', ~read)
-
 # %% ../../nbs/07_judging/04_validation.ipynb #0ee8cfea
 def gold_quality(
     task: Task,  # with judgements
@@ -97,7 +87,15 @@ def gold_quality(
     check(known.any(), 'no pair of the pool is known to be relevant', task.name, 'judge a larger pool')
     decided = labels[labels.label != 'discarded'].set_index(PAIR).label == 'positive'
     columns = {**dict(table.items()), 'consensus': decided.astype(object).reindex(table.index)}
-    return pd.DataFrame([{'judge': name} | _quality(said, known) for name, said in columns.items()])
+    rows = []
+    for name, said in columns.items():
+        read, agreement = said.notna(), agreement_of(said, known.astype(object))
+        yes = said.where(read, False).astype(bool)
+        row = {'judge': name, 'pairs': int(read.sum()), 'positive': int(yes.sum())}
+        row |= _share('precision', known[yes]) | _share('recall', yes[known])
+        row |= {'kappa': agreement['kappa'], 'kappa low': agreement['low'], 'kappa high': agreement['high']}
+        rows.append(row | _share('given up', ~read))
+    return pd.DataFrame(rows)
 
 # %% ../../nbs/07_judging/04_validation.ipynb #01674f10
 def gold_labels(task: Task) -> pd.DataFrame:
