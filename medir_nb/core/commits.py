@@ -277,6 +277,8 @@ def _fetch_path(clone: Path, repository: str, commit: str, path: str) -> bool:
 
 # %% ../../nbs/00_core/10_commits.ipynb #42e7420f
 _GIT_SOURCE = re.compile(r'(?P<repository>[\w.-]+/[\w.-]+)@(?P<commit>[0-9a-f]{40}) (?P<path>[^\s/][^\s]*)')
+
+# %% ../../nbs/00_core/10_commits.ipynb #a0f6ea64
 _POINTER = b'version https://git-lfs'
 
 

@@ -83,7 +83,7 @@ def _is_held(part: Path) -> bool:
 # %% ../../nbs/00_core/01_files.ipynb #64875df4
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
-
+# %% ../../nbs/00_core/01_files.ipynb #5fc68904
 @contextlib.contextmanager
 def atomic_path(path: str | Path):
     "A temporary path beside `path` (a link is followed), moved onto it when the block ends well, else removed."
@@ -156,7 +156,7 @@ def _marked_encoding(raw: bytes) -> str:
         return 'utf-16le'
     return 'utf-16be' if not marked and zeros_even > len(head) / 3 and not zeros_odd else marked
 
-
+# %% ../../nbs/00_core/01_files.ipynb #08e2424b
 _SAMPLE = 50_000  # bytes by which an encoding is told
 _HIGH_RUNS = re.compile(rb'[\x80-\xff]{3,}')
 _LATIN = 'Windows-1252 Windows-1250 Windows-1254 ISO-8859-2'.split()

@@ -104,7 +104,7 @@ def _hub_candidates(rows) -> pd.DataFrame:
 # %% ../../nbs/01_data/06_hub.ipynb #4403cc13
 _BEIR_CONFIGS = {'corpus': ['corpus', 'corpus'], 'queries': ['queries', 'queries'], 'qrels': ['default', 'test']}
 
-
+# %% ../../nbs/01_data/06_hub.ipynb #5648b8ed
 def load_hub(
     hub: str,  # OWNER/NAME, or a local folder of the same layout
     revision: str | None = None,

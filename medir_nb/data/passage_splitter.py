@@ -24,7 +24,7 @@ _OPTIONS = {
     'context': ('title', 'headings', 'none'),
 }
 
-
+# %% ../../nbs/01_data/02_passage_splitter.ipynb #8a0de701
 @dataclass(frozen=True)
 class PassageSplitter:
     "How documents become passages, and what a document gets of their scores."

@@ -30,7 +30,7 @@ mechanism = registrar(MECHANISMS)
 # %% ../../nbs/01_data/10_query_perturbations.ipynb #cedc4b1e
 _BEFORE, _BEHIND = f'(?<![^\\W_{CJK}])', f'(?![^\\W_{CJK}])'
 
-
+# %% ../../nbs/01_data/10_query_perturbations.ipynb #a25c29f7
 @mechanism('pairs')
 def word_pairs(swap: dict[str, str], behind: str = _BEHIND, both: bool = True):
     "One wording of a pair in the place of the other; one with a capital is found as it is written, others in any case."
@@ -96,7 +96,7 @@ def neighbour_keys(*rows: str):
 
     return wordings
 
-
+# %% ../../nbs/01_data/10_query_perturbations.ipynb #02057b9a
 @mechanism('dropped')
 def dropped_letters(shortest: int):
     "A word of so many letters lacks one that is not its first."
@@ -124,7 +124,7 @@ def converted_numbers(*rows: tuple):
 
     return wordings
 
-
+# %% ../../nbs/01_data/10_query_perturbations.ipynb #9a3c25f5
 _WIDE = {code: code + 0xFEE0 for code in range(0x21, 0x7F) if chr(code).isalnum()}
 _FORMS = {
     'upper': str.upper,
@@ -163,7 +163,7 @@ def long_form(
     found = before[before.rfind(' ', 0, place) + 1 :]
     return found if len(found) > len(short) and ' ' in found and short.lower() not in found.lower().split() else ''
 
-
+# %% ../../nbs/01_data/10_query_perturbations.ipynb #fd18ca9f
 def defined_abbreviations(
     texts: Iterable[str],
     least: int = 2,  # definitions that agree
@@ -225,7 +225,7 @@ class _Row:
     languages: dict
     drops: dict | None = None
 
-
+# %% ../../nbs/01_data/10_query_perturbations.ipynb #ed45d236
 def perturbations(
     language: str = 'en',
     corpus: Corpus | None = None,  # whose documents define abbreviations; None: those of the registry alone

@@ -228,7 +228,7 @@ def read_judgements(path: str | Path) -> pd.DataFrame:
     frame.attrs['where'] = frame.pop('where').tolist()
     return frame
 
-
+# %% ../../nbs/01_data/01_readers.ipynb #0611b894
 def read_qrels(path: str | Path) -> pd.DataFrame:
     "A qrels file as `query_id, doc_id, relevance`, with its places in `attrs['where']`."
     judgements = read_judgements(path)

@@ -209,7 +209,7 @@ _FRAME_NAMES = {
     'qrels': {},
 }  # what PyTerrier, ir_datasets and Pyserini call them; those of judgements are `row_judgements`'
 
-
+# %% ../../nbs/01_data/04_task.ipynb #61a48057
 @checked
 def task_from_frames(
     corpus: pd.DataFrame | list,  # id (or docno …), text, and title where there is one; a list of mappings likewise

@@ -132,6 +132,8 @@ class Worker:
 
 # %% ../../nbs/02_encoder/10_environments.ipynb #7e4d8a6d
 _TOLD = ('load', 'dtype', 'remote_code', 'pooling', 'normalize', 'append_eos', 'prompt_in_pooling')
+
+# %% ../../nbs/02_encoder/10_environments.ipynb #b7e766e0
 _BEYOND = ('document_pair_template', 'query_brackets', 'document_brackets', 'adapter', 'dimensions')
 
 

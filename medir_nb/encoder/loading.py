@@ -82,7 +82,7 @@ def _strict_faults(message: str) -> dict:
 # %% ../../nbs/02_encoder/06_loading.ipynb #61793724
 _one_at_a_time = threading.RLock()  # a library's function is replaced
 
-
+# %% ../../nbs/02_encoder/06_loading.ipynb #6c8878af
 @contextlib.contextmanager
 def whole_weights(
     where: str,  # the model, for messages

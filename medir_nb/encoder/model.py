@@ -72,7 +72,7 @@ _OBJECT_TEMPLATES = {  # of a query, a document, and a document's second part
     'plain': ('{text}', '{text}', ''),
 }
 
-
+# %% ../../nbs/02_encoder/11_model.ipynb #8786d2b6
 def object_spec(model) -> EncoderSpec:
     "The spec of a reader's own model object (sentence-transformers', mteb's, …); its revision is '' where it has none."
     about, name = getattr(model, 'mteb_model_meta', None) or model, object_name(model)

@@ -154,7 +154,7 @@ def _check_settings(kind: str, file: Path, weighs: bool = False):
         fix = 'take it out, or give Encoder the loaded SentenceTransformer in a notebook'
         check(honoured, f'its setting {name}={str(value)[:60]} is not honoured here', file, fix)
 
-
+# %% ../../nbs/02_encoder/04_model_folders.ipynb #6e44b436
 def check_modules(folder: Path):
     "Refuse a folder of sentence-transformers with a module or a setting that is not run here as the library runs it."
     _check_settings(_FOLDER_FILE, folder / _FOLDER_FILE)

@@ -112,6 +112,8 @@ class EncoderRow:
 
 # %% ../../nbs/02_encoder/03_model_row.ipynb #5df0e5d1
 _KEY_FIELDS = 'hub revision load pooling normalize append_eos prompt_in_pooling adapter gguf_file dtype'.split()
+
+# %% ../../nbs/02_encoder/03_model_row.ipynb #a448dbc8
 _RARE_FIELDS = 'vectors dimensions max_active_dims normalize_before_cut bidirectional autocast engine'.split()
 
 

@@ -126,7 +126,7 @@ def _modules_of_tokens(spec) -> list:
     check(plain, what, f'model {spec.name}', 'leave vectors=tokens out')
     return [tower_model(spec, 'query')[0], MultiVectorMask(), Normalize(module_input_name='token_embeddings')]
 
-
+# %% ../../nbs/02_encoder/17_multi_vector.ipynb #3a0cee10
 def load_multi_vector(spec, device: str | None = None):
     "The library's `MultiVectorEncoder` of a row, its files checked before, reading as many tokens as the row says."
     import torch

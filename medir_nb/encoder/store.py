@@ -252,7 +252,7 @@ def text_keys(texts: list[str]) -> np.ndarray:
 # %% ../../nbs/02_encoder/13_store.ipynb #73cebacf
 _NUMBERED = re.compile(r'block-(\d{1,9})\.')
 
-
+# %% ../../nbs/02_encoder/13_store.ipynb #fe0cd207
 class Blocks:
     "The vectors of one contract in a folder, found by text and added to; a torn block is said and set aside."
 

@@ -165,7 +165,7 @@ def words_of_match(score: Scores, query_id: str, doc_id: str) -> str:
             return ', '.join(f'{asked} → {found} {similarity:.2f}' for asked, found, similarity in matches)
     return ''
 
-
+# %% ../../nbs/06_evaluator/04_comparison.ipynb #7ee5f50c
 def first_text(score: Scores, query_id: str) -> str:
     "The beginning of the document that a system puts first; '' where its texts are not at hand."
     if score.run is None or score.task.corpus is None:
@@ -289,7 +289,7 @@ def written_texts(score: Scores) -> list[list[str]] | None:
 # %% ../../nbs/06_evaluator/04_comparison.ipynb #8f144179
 _CASE_COLUMNS = ['query', 'relevant document', 'system', 'rank', 'written']
 
-
+# %% ../../nbs/06_evaluator/04_comparison.ipynb #14e98ec7
 @checked
 def case_view(
     scores: list[Scores],  # of one task; the change is that from the first to the last

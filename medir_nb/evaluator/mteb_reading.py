@@ -60,7 +60,7 @@ def _mteb_reading(definition, mteb_task, texts: dict) -> dict:
         'data revision': metadata.dataset.get('revision', ''),
     }
 
-
+# %% ../../nbs/06_evaluator/13_mteb_reading.ipynb #774ae793
 def _row_reading(spec, task: dict, texts: dict) -> dict:
     "What the row here gives its model for a task, by property."
     renderer, instructions = TextRenderer(spec), SimpleNamespace(instruction=(task.get('instructions') or {}).get)

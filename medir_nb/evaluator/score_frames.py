@@ -98,7 +98,7 @@ def _score_record(score) -> dict:
         'vectors': '; '.join(vectors),
     }
 
-
+# %% ../../nbs/06_evaluator/11_score_frames.ipynb #c0bd3ea6
 def table_apart(scores) -> pd.DataFrame:
     "A row a score, `value [low, high]` a measure; a revision where one was resolved at the Hub."
     records = [_score_record(score) for score in scores]

@@ -178,7 +178,7 @@ def _cell(scores: Scores, measure: str) -> tuple[float, float, float, int]:
 # %% ../../nbs/06_evaluator/02_scores.ipynb #6e0338c5
 _COST_OF_READING = ('prompts', 'prompt_tokens', 'answer_tokens')  # of a language model that orders lists
 
-
+# %% ../../nbs/06_evaluator/02_scores.ipynb #e81de41b
 def score_row(scores: Scores, measure: str) -> dict:
     "One measure of a system on a task."
     value, low, high, n = _cell(scores, measure)

@@ -155,7 +155,7 @@ def pulls(
     x = inside - inside.mean()
     return len(x) * x * (values - values.mean()) / (x @ x)
 
-
+# %% ../../nbs/06_evaluator/01_subgroup_scores.ipynb #8032aaa0
 def beside_rest(
     values: np.ndarray,  # a score a query
     inside: np.ndarray,  # whether a query is in a group: a row a query, a column a group

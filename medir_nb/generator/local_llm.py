@@ -184,7 +184,7 @@ class _LoadedModel:
 # %% ../../nbs/03_generator/02_local_llm.ipynb #eabb5b18
 _MOST_AT_ONCE = 128  # texts of a batch, however short they are
 
-
+# %% ../../nbs/03_generator/02_local_llm.ipynb #969c1cee
 class TransformersBackend(_LoadedModel):
     "A causal language model in this process, on a CPU or GPU."
 
@@ -222,7 +222,7 @@ class TransformersBackend(_LoadedModel):
 # %% ../../nbs/03_generator/02_local_llm.ipynb #f9d0aab2
 _LENGTH_STEP = 1024  # tokens by which the length of vLLM's engine grows
 
-
+# %% ../../nbs/03_generator/02_local_llm.ipynb #a8901344
 class _Engine:
     "vLLM's engine, as long as is asked of it."
 

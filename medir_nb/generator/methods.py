@@ -56,7 +56,7 @@ _Flag = _kind(bool, 'true or false')
 # %% ../../nbs/03_generator/06_methods.ipynb #37a07dd6
 _RULES = {'sparse': ('alone', 'concat'), 'dense': ('mean', 'alone', 'concat')}
 
-
+# %% ../../nbs/03_generator/06_methods.ipynb #be34690b
 class ExpansionSettings(pydantic.BaseModel):
     "Everything that an expression may say of an expansion."
 
@@ -209,7 +209,7 @@ def _wording_in(file: str, form: str, method: str, needed: list[str]) -> str:
 # %% ../../nbs/03_generator/06_methods.ipynb #ec2cd99c
 _note_once = functools.cache(note)
 
-
+# %% ../../nbs/03_generator/06_methods.ipynb #5b65cb5c
 def wording(
     method: str,
     task=None,  # whose form is taken

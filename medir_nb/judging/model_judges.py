@@ -118,7 +118,7 @@ def read_grades(
 # %% ../../nbs/07_judging/02_model_judges.ipynb #4d9e1b16
 _TOKENS_A_GRADE, _TOKENS_AROUND = 12, 32  # of an answer: a passage's number with its grade, and what stands around
 
-
+# %% ../../nbs/07_judging/02_model_judges.ipynb #15ec26c2
 @dataclass
 class ModelJudge(Judge):
     "A language model that grades passages from S to D."

@@ -157,6 +157,8 @@ def _grown_pool(walk: StudyFolder, pooled: list[dict], known: dict, asked: dict)
 
 # %% ../../nbs/07_judging/10_sheets.ipynb #c5b70d9a
 _MOST_PAIRS = 80  # a sitting: about an hour
+
+# %% ../../nbs/07_judging/10_sheets.ipynb #5920517a
 _MOST_QUERIES = 500  # that are pooled at most: some ten sittings
 
 
@@ -511,7 +513,7 @@ def grade_by_keyboard(
 # %% ../../nbs/07_judging/10_sheets.ipynb #e62f9df3
 _BUTTONS = {'0 does not help': '0', '1 helps': '1', '2 answers': '2', 'no grade': '', 'undo': None}
 
-
+# %% ../../nbs/07_judging/10_sheets.ipynb #ccd2b254
 def label_widget(
     walk: StudyFolder,
     annotator: str,

@@ -40,7 +40,7 @@ def _claim_cells(row: dict, claim: dict, cells: pd.DataFrame, tasks: list[str]) 
     name = name.where(tables < 2, name + ', ' + cells.table)
     return cells.assign(name=name, unit=unit_value(cells).astype(float))
 
-
+# %% ../../nbs/08_papers/11_audits.ipynb #963c3a9a
 def _system_rows(cells: pd.DataFrame, tasks: list[str]) -> pd.DataFrame:
     "A row a printed row: what is said of it, a column a task, and the mean where only that is printed."
     frame = cells.drop_duplicates('name').set_index('name')[_ABOUT]
@@ -73,7 +73,7 @@ def _chosen(frame: pd.DataFrame, text: str, where: str) -> pd.Index:
     check(len(chosen), f'no row is {text!r}', where, nearest(text, frame.index))
     return chosen
 
-
+# %% ../../nbs/08_papers/11_audits.ipynb #30d95960
 def _comparisons(claim: dict, frame: pd.DataFrame, tasks: list[str]) -> list[_Comparison]:
     "What a claim compares."
     where, column, each = f'the claim {claim["reading"]!r}', claim.get('column', 'mean'), claim.get('each')
@@ -358,7 +358,7 @@ def _with_bounds(printed: _Reading, second: _Reading) -> dict:
         'verdict': 'open' if is_within else ('falls', 'open', 'holds')[kept],
     }
 
-
+# %% ../../nbs/08_papers/11_audits.ipynb #a2a69060
 def second_audit(
     paper: str,  # a row of `claims.yaml`
     cells: pd.DataFrame,  # of the paper, as of `with_independent`

@@ -58,7 +58,7 @@ def _leaderboard(cells: pd.DataFrame, paper: str) -> pd.DataFrame:
         llm=lambda c: c.llm.map(lambda name: writer.get(name, '')),
     )
 
-
+# %% ../../nbs/08_papers/05_claims.ipynb #b530ea34
 _EXPANDED = ['retriever', 'method', 'llm']  # what tells an expanded system from another
 _GAINS = [*_EXPANDED, 'task', 'family', 'plain', 'score', 'difference', 'table']
 

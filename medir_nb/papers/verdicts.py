@@ -14,6 +14,8 @@ from ..retrieval import parse, retriever_of, System
 
 # %% ../../nbs/08_papers/01_verdicts.ipynb #9de18abb
 _CLOSE = 0.005  # of a measure from 0 to 1; what two sound implementations of one deterministic system may differ by
+
+# %% ../../nbs/08_papers/01_verdicts.ipynb #71dbc15f
 _ROUNDING = 1e-9  # of sums of floats
 
 

@@ -19,6 +19,8 @@ from medir_nb.encoder.store import Vectors
 
 # %% ../../nbs/04_retrieval/01_databases.ipynb #28dd6a58
 ADDRESS = 'MEDIR_STORE_URL'  # of a server
+
+# %% ../../nbs/04_retrieval/01_databases.ipynb #af1b07f1
 _AT_ONCE = 1000  # vectors of a request
 
 

@@ -306,7 +306,7 @@ def _trained(vectors: Vectors, factory: str, similarity: str, seed: int = 0):
     index.train(scaled(vectors.take(drawn), similarity))
     return index
 
-
+# %% ../../nbs/04_retrieval/02_nearest.ipynb #177d55aa
 def _set_probe(index, factory: str, probe: int):
     "Have an index read so many lists, or keep so many neighbours of a walk."
     faiss = the_faiss()
@@ -343,7 +343,7 @@ def build_ann(
 # %% ../../nbs/04_retrieval/02_nearest.ipynb #7c376602
 _QUESTIONS = 64  # at a time
 
-
+# %% ../../nbs/04_retrieval/02_nearest.ipynb #d652defc
 class AnnIndex:
     "An approximate index in a folder, and the vectors that its candidates are compared by."
 

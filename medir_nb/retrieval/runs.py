@@ -44,7 +44,7 @@ def best_first(scores: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
     order = np.argsort(-values, axis=1, kind='stable')
     return np.take_along_axis(values, order, 1), np.take_along_axis(best, order, 1)
 
-
+# %% ../../nbs/04_retrieval/00_runs.ipynb #fb44fd86
 def run_frame(
     query_ids,
     doc_ids,  # of the corpus, in its order

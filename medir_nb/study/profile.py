@@ -186,7 +186,7 @@ def _counts_table(reading: SourceReport) -> pd.DataFrame:
     ]
     return pd.DataFrame([row for row in rows if row[1]], columns=['what', 'number', 'which'])
 
-
+# %% ../../nbs/09_study/01_profile.ipynb #09ebe954
 def _reading_lines(reading: SourceReport, language: str) -> list[str]:
     "How much there is to read, in which script, and what could not be read."
     half, ninety, _, most = quantiles(reading.words)

@@ -62,7 +62,7 @@ def without_training_queries(walk: StudyFolder, tasks: dict[str, Task], systems:
 # %% ../../nbs/09_study/04_quality.ipynb #bc5133c2
 MEASURES = ('nDCG@10', 'R@100')
 
-
+# %% ../../nbs/09_study/04_quality.ipynb #649a8a81
 @dataclass(frozen=True)
 class CandidateScores:
     "All candidates on the judgements of one kind."

@@ -62,6 +62,8 @@ def sampled_excerpt(text: str, seed, longest: int = 1000) -> str:
 
 # %% ../../nbs/09_study/02_queries.ipynb #ef64cd39
 STYLES = {'keyword': 10, 'lay': 50, 'clinical': 50, 'statement': 50}  # words at most; a Chinese character is one
+
+# %% ../../nbs/09_study/02_queries.ipynb #d39149fc
 _LABEL = re.compile(
     r'^(?:\d+[.)]\s*|[-*•]\s*)?'
     r'(?:(?:question|query|words?|keywords?|sentence|frage|vraag|pregunta|pergunta|domanda|问题|搜索词|论断)\s*[:：]\s*)?',
@@ -304,7 +306,7 @@ _LEAKAGE = (
     'high on them. A log and people decide, not this table.'
 )
 
-
+# %% ../../nbs/09_study/02_queries.ipynb #b80c65bf
 FEWEST_QUERIES = 20  # written ones that a verdict wants
 _TOO_FEW = (
     f'no basis for a verdict, which wants {FEWEST_QUERIES}; a larger --sample, more --minutes, or a stronger writer '

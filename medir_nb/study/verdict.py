@@ -62,7 +62,7 @@ def verdict_table(content: dict) -> pd.DataFrame:
 # %% ../../nbs/09_study/05_verdict.ipynb #fe1d2e02
 _NUMBERS = ('difference', 'low', 'high', 'p', 'p_holm')  # of a test; null in the file where there is none
 
-
+# %% ../../nbs/09_study/05_verdict.ipynb #5299d10d
 @dataclass(frozen=True)
 class Verdict:
     "What `verdict.json` says, for a reader."

@@ -273,7 +273,7 @@ def votes_of(
 # %% ../../nbs/05_trainer/07_curation.ipynb #2c9dbf4f
 _DRAWS = ('random', 'first')
 
-
+# %% ../../nbs/05_trainer/07_curation.ipynb #717b10b7
 @dataclass(frozen=True)
 class Lists:
     "How rows are drawn from the judged documents of a query."

@@ -129,7 +129,7 @@ def instructed(query: str, positives: _Passages, negatives: _Passages, instructi
 # %% ../../nbs/05_trainer/04_labelled_sets.ipynb #68dfd09c
 _ACCESS = {'open': 'Hub', 'file': 'a file to fetch', 'licence': 'needs a licence'}
 
-
+# %% ../../nbs/05_trainer/04_labelled_sets.ipynb #62026bb3
 @dataclass(frozen=True)
 class TuningRow:
     "A row of `registry/tuning.yaml`."

@@ -121,7 +121,7 @@ def start_on_ray(parent: int, arguments: list[str]):
 # %% ../../nbs/05_trainer/13_launch.ipynb #4370ce90
 _START = 'import sys; from medir_nb.trainer import launch; launch.{}(int(sys.argv[1]), sys.argv[2:])'
 
-
+# %% ../../nbs/05_trainer/13_launch.ipynb #ad0a37fc
 @contextlib.contextmanager
 def _launcher(processes: int, folder: Path, environment: dict):
     "The process that starts the others, by torchrun's machinery or Ray; they are gone when the block ends."
@@ -160,7 +160,7 @@ def _said_by(folder: Path, rank: int) -> str:
     files = sorted((folder / 'said').glob(f'*/attempt_*/{rank}/stderr.log'))
     return files[-1].read_text(encoding='utf-8', errors='replace') if files else ''
 
-
+# %% ../../nbs/05_trainer/13_launch.ipynb #81782947
 class Followed:
     "The bar, the notes and the curve of a training that other processes do."
 

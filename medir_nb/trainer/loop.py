@@ -149,7 +149,7 @@ def trained_row(spec, fields) -> dict:
 # %% ../../nbs/05_trainer/14_loop.ipynb #2ce9e52f
 _SAME = ('learning_rate', 'max_steps', 'weight_decay', 'max_grad_norm', 'seed', 'logging_steps')
 
-
+# %% ../../nbs/05_trainer/14_loop.ipynb #9fbf0d2d
 def training_arguments(config: Settings, work: Path) -> dict:
     "What transformers' `TrainingArguments` are given; steps are saved in `work`."
     import torch

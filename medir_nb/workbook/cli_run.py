@@ -23,6 +23,8 @@ from .options import Hours, JsonRows, Preset, print_rows, show_table, show_text,
 
 # %% ../../nbs/11_workbook/19_cli_run.ipynb #d8142ab4
 _OVERRIDE_HELP = 'A parameter; repeat for more.'
+
+# %% ../../nbs/11_workbook/19_cli_run.ipynb #27079ab4
 _KINDS = {'.md': 'table', '.csv': 'table', '.png': 'figure', '.svg': 'figure'}
 _MOST_LINES = 20  # that say what did not run; the rest stands in the run's folder
 

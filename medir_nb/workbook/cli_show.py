@@ -43,7 +43,7 @@ def tasks_command(
 # %% ../../nbs/11_workbook/20_cli_show.ipynb #daebdee7
 Paper = Annotated[str | None, Argument(help='A paper of the ledger, such as r2med (default: all).')]
 
-
+# %% ../../nbs/11_workbook/20_cli_show.ipynb #0c749be2
 def coverage_command(
     paper: Paper = None,
     is_runnable: Annotated[
