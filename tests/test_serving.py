@@ -52,8 +52,8 @@ def task_of(documents, said=None):
     return task_from_frames(frame(documents), queries, qrels, passages=parse_windows(said))
 
 
-def searched(system, task, k, home):
-    return retrieval.search(task, system, k=k, home_folder=home, keep_self=True).run
+def searched(system, task, k):
+    return retrieval.search(task, system, k=k, keep_self=True).run
 
 
 def there(folder):
@@ -80,18 +80,18 @@ SMALL = 'rrf(minilm(stored=float16),minilm(stored=int8),minilm(stored=binary,ove
 @pytest.mark.parametrize('system', [*SYSTEMS, SMALL])
 def test_an_index_gives_the_run_of_an_evaluation(system, said, home, tmp_path, fake_minilm, shared_words):  # noqa: F811
     task = task_of(some_documents(50, random.Random(4)), said)
-    build_index(task, system, tmp_path / 'index', home_folder=home)
-    index = Index(tmp_path / 'index', home)
+    build_index(task, system, tmp_path / 'index')
+    index = Index(tmp_path / 'index')
     for k in (1, 3, 100):
-        pd.testing.assert_frame_equal(index.search(QUESTIONS, k), searched(system, task, k, home), check_exact=True)
+        pd.testing.assert_frame_equal(index.search(QUESTIONS, k), searched(system, task, k), check_exact=True)
     hits = index.answers(QUESTIONS[:1], 2)[0]
     assert [hit['rank'] for hit in hits] == [1, 2] and all(('passage' in hit) == (said is not None) for hit in hits)
 
 
 def test_passages_of_the_same_words_stand_each_at_its_own_place(home, tmp_path):
     text = 'Iron is low.\n\nHips break.\n\nIron is low.\n\nIron is low.'
-    build_index(task_of({'a': text}, 'sentences=1,k=9'), 'bm25', tmp_path / 'index', home_folder=home)
-    [[hit]] = Index(tmp_path / 'index', home).answers(['iron'], 1, per_document=9)
+    build_index(task_of({'a': text}, 'sentences=1,k=9'), 'bm25', tmp_path / 'index')
+    [[hit]] = Index(tmp_path / 'index').answers(['iron'], 1, per_document=9)
     places = [part['begin'] for part in hit['passages'] if part['passage'].strip() == 'Iron is low.']
     assert places == [match.start() for match in re.finditer('Iron is low', text)]
 
@@ -102,9 +102,9 @@ def test_a_language_model_may_join_the_question(home, tmp_path, monkeypatch, fak
     monkeypatch.setenv('MEDIR_LLM_URL', server.url)
     texts = ['Iron is lacking in anaemia.', 'Triptans stop a migraine attack.', 'Hips break.']
     for number, system in enumerate(('bm25+hyde(smollm2)', 'rrf(bm25,minilm+hyde(smollm2))')):
-        build_index(texts, system, tmp_path / f'index{number}', home_folder=home)
-        found = Index(tmp_path / f'index{number}', home).search(['what helps my head?'], 3)
-        theirs = retrieval.ask(system, texts, ['what helps my head?'], 3, home_folder=home).run
+        build_index(texts, system, tmp_path / f'index{number}')
+        found = Index(tmp_path / f'index{number}').search(['what helps my head?'], 3)
+        theirs = retrieval.ask(system, texts, ['what helps my head?'], 3).run
         pd.testing.assert_frame_equal(found, theirs)
         assert found.doc_id[0] == '1' and server.asked
     server.close()
@@ -115,29 +115,29 @@ def test_a_language_model_may_join_the_question(home, tmp_path, monkeypatch, fak
 def test_an_updated_index_equals_a_fresh_one(system, said, home, tmp_path, fake_minilm):
     rng = random.Random(5)
     documents = some_documents(30, rng)
-    build_index(task_of(documents, said), system, tmp_path / 'index', home_folder=home)
+    build_index(task_of(documents, said), system, tmp_path / 'index')
     for number in range(4):
         before, documents = documents, changed(documents, rng, number)
         if number % 2:
-            update = change_index(tmp_path / 'index', everything=frame(documents), home_folder=home)
+            update = change_index(tmp_path / 'index', everything=frame(documents))
         else:
             new = {doc_id: text for doc_id, text in documents.items() if before.get(doc_id) != text}
             gone = before.keys() - documents.keys()
-            update = change_index(tmp_path / 'index', put=frame(new), delete=gone, home_folder=home)
+            update = change_index(tmp_path / 'index', put=frame(new), delete=gone)
         assert (update.generation, update.added, update.deleted, update.changed) == (number + 2, 3, 3, 4)
-    index = Index(tmp_path / 'index', home)
+    index = Index(tmp_path / 'index')
     assert list(index.corpus.ids) == list(documents)
     pd.testing.assert_frame_equal(
-        index.search(QUESTIONS, 20), searched(system, task_of(documents, said), 20, home), check_exact=True
+        index.search(QUESTIONS, 20), searched(system, task_of(documents, said), 20), check_exact=True
     )
-    again = change_index(tmp_path / 'index', everything=frame(documents), home_folder=home)
+    again = change_index(tmp_path / 'index', everything=frame(documents))
     assert again[:6] == (0, 0, 0, 0, 0, 5)
     assert len(list((tmp_path / 'index').glob('*generation-*'))) <= 2
 
 
 def test_words_of_another_analyzer_are_made_again_and_said_once(home, tmp_path, monkeypatch, capfd):
     folder = tmp_path / 'index'
-    build_index(frame(some_documents(6, random.Random(1))), 'bm25', folder, home_folder=home)
+    build_index(frame(some_documents(6, random.Random(1))), 'bm25', folder)
     found = Index(folder).search(['heart attack'])
     capfd.readouterr()
     monkeypatch.setattr('medir_nb.retrieval.bm25.analyzer_key', lambda: 'another')
@@ -150,7 +150,7 @@ def test_words_of_another_analyzer_are_made_again_and_said_once(home, tmp_path, 
 
 def test_only_new_texts_are_encoded_wherever_the_index_is(home, tmp_path, fake_minilm):
     documents = {f'd{n}': f'Fever came on day {n}. Cough came on day {n}. Rash came on day {n}.' for n in range(30)}
-    build_index(task_of(documents, 'sentences=1'), 'minilm', tmp_path / 'index', home_folder=home)
+    build_index(task_of(documents, 'sentences=1'), 'minilm', tmp_path / 'index')
     fake_minilm.clear()
     documents |= {'d7': documents['d7'].replace('Cough', 'Pain'), 'd9': documents['d3']}
     del documents['d8']
@@ -161,11 +161,9 @@ def test_only_new_texts_are_encoded_wherever_the_index_is(home, tmp_path, fake_m
 
 
 def test_nothing_of_a_question_is_stored(home, tmp_path, fake_minilm, shared_words):  # noqa: F811
-    build_index(
-        frame(some_documents(20, random.Random(1))), 'rrf(bm25,minilm)>monobert@5', tmp_path / 'index', home_folder=home
-    )
+    build_index(frame(some_documents(20, random.Random(1))), 'rrf(bm25,minilm)>monobert@5', tmp_path / 'index')
     before = sorted(path for folder in (home, tmp_path / 'index') for path in folder.rglob('*'))
-    index = Index(tmp_path / 'index', home)
+    index = Index(tmp_path / 'index')
     index.search(QUESTIONS, 5)
     calls = len(fake_minilm)
     index.search(QUESTIONS, 5)
@@ -178,13 +176,13 @@ def test_an_index_may_be_emptied_and_filled_again(home, tmp_path, fake_minilm):
     documents = some_documents(5, random.Random(1))
     for said in (None, 'sentences=1'):
         folder = tmp_path / f'index {said}'
-        build_index(task_of(documents, said), 'rrf(bm25,minilm)', folder, home_folder=home)
-        assert change_index(folder, delete=[*documents, 'unknown'], home_folder=home).deleted == 5
-        empty = Index(folder, home)
+        build_index(task_of(documents, said), 'rrf(bm25,minilm)', folder)
+        assert change_index(folder, delete=[*documents, 'unknown']).deleted == 5
+        empty = Index(folder)
         assert len(empty) == 0 and len(empty.search(QUESTIONS, 3)) == 0 and empty.answers(['gout']) == [[]]
-        change_index(folder, put=frame(documents), home_folder=home)
-        run = Index(folder, home).search(QUESTIONS, 20)
-        pd.testing.assert_frame_equal(run, searched('rrf(bm25,minilm)', task_of(documents, said), 20, home))
+        change_index(folder, put=frame(documents))
+        run = Index(folder).search(QUESTIONS, 20)
+        pd.testing.assert_frame_equal(run, searched('rrf(bm25,minilm)', task_of(documents, said), 20))
 
 
 @pytest.fixture(scope='module')
@@ -234,12 +232,12 @@ def test_a_database_gives_what_plain_files_give(database, said, home, tmp_path, 
     rng = random.Random(2)
     documents = {doc_id: f'{text} {doc_id}' for doc_id, text in some_documents(40, rng).items()}
     for place, kind in (('flat', 'flat'), ('database', database)):
-        build_index(task_of(documents, said), 'minilm', tmp_path / place, store=kind, home_folder=home)
+        build_index(task_of(documents, said), 'minilm', tmp_path / place, store=kind)
     for number in range(2):
         documents = changed(documents, rng, number)
         for place in ('flat', 'database'):
-            change_index(tmp_path / place, everything=frame(documents), home_folder=home)
-    flat, other = (Index(tmp_path / place, home).search(QUESTIONS, 10) for place in ('flat', 'database'))
+            change_index(tmp_path / place, everything=frame(documents))
+    flat, other = (Index(tmp_path / place).search(QUESTIONS, 10) for place in ('flat', 'database'))
     for query_id, of_flat in flat.groupby('query_id'):
         of_other = other[other.query_id == query_id]
         assert np.allclose(of_flat.score, of_other.score, atol=1e-5)
@@ -334,12 +332,12 @@ def test_a_missing_client_is_one_line(store, tmp_path, monkeypatch, fake_minilm)
 
 
 def test_the_weights_may_lie_in_the_index(beir, home, tmp_path):
-    build_index(str(beir), 'rrf(bm25,minilm)', tmp_path / 'index', with_model=True, home_folder=home)
+    build_index(str(beir), 'rrf(bm25,minilm)', tmp_path / 'index', with_model=True)
     new = frame({'new': 'Antivenom treats a snake bite.'})
-    update = change_index(tmp_path / 'index', put=new, delete=['d12'], home_folder=home)
+    update = change_index(tmp_path / 'index', put=new, delete=['d12'])
     assert update.encoded == 1 and (tmp_path / 'index/model/minilm/config.json').is_file()
-    index = Index(tmp_path / 'index', home)
-    theirs = retrieval.ask('rrf(bm25,minilm)', index.corpus, QUESTIONS, k=5, home_folder=home).run
+    index = Index(tmp_path / 'index')
+    theirs = retrieval.ask('rrf(bm25,minilm)', index.corpus, QUESTIONS, k=5).run
     assert list(index.search(QUESTIONS, 5).doc_id) == list(theirs.doc_id)
     assert index.job.once('minilm', None).encoder.spec.hub == str(tmp_path / 'index/model/minilm')
 
@@ -380,17 +378,17 @@ def killed_at(step, work):
 def test_a_kill_at_any_step_of_an_update_leaves_the_old_index_or_the_new(said, home, tmp_path):
     rng, folder = random.Random(3), tmp_path / 'index'
     documents = some_documents(20, rng)
-    build_index(task_of(documents, said), 'bm25', folder, home_folder=home)
+    build_index(task_of(documents, said), 'bm25', folder)
     outcomes = set()
     for step in range(1, 60):
         after = changed(documents, rng, step)
-        ended = killed_at(step, lambda: change_index(folder, everything=frame(after), home_folder=home))
+        ended = killed_at(step, lambda: change_index(folder, everything=frame(after)))
         now = there(folder)
         assert now in (documents, after), step
         outcomes.add((ended, now == after))
         documents = now
-        run = Index(folder, home).search(QUESTIONS, 20)
-        pd.testing.assert_frame_equal(run, searched('bm25', task_of(documents, said), 20, home), check_exact=True)
+        run = Index(folder).search(QUESTIONS, 20)
+        pd.testing.assert_frame_equal(run, searched('bm25', task_of(documents, said), 20), check_exact=True)
         if ended:
             break
     assert (False, False) in outcomes and (True, True) in outcomes
@@ -400,19 +398,19 @@ def test_a_kill_at_any_step_of_an_update_leaves_the_old_index_or_the_new(said, h
 @pytest.mark.medium
 def test_a_kill_at_any_step_loses_no_promise(home, tmp_path):
     folder, promised = tmp_path / 'index', {'a': 'one', 'b': 'two'}
-    build_index(frame(promised), 'bm25', folder, home_folder=home)
+    build_index(frame(promised), 'bm25', folder)
 
     def promise_and_take_in(doc_id):
         retrieval.promise(folder, {'put': [{'_id': doc_id, 'title': '', 'text': doc_id}]})
         (tmp_path / doc_id).touch()  # acknowledged
-        change_index(folder, home_folder=home)
+        change_index(folder)
 
     for step in range(1, 60):
         ended = killed_at(step, lambda: promise_and_take_in(f'p{step}'))
         if (tmp_path / f'p{step}').exists():
             promised[f'p{step}'] = f'p{step}'
         if step % 5 == 0 or ended:
-            change_index(folder, home_folder=home)
+            change_index(folder)
             assert promised.items() <= there(folder).items() and not retrieval.count_promised(folder)
         if ended:
             break
@@ -421,12 +419,12 @@ def test_a_kill_at_any_step_loses_no_promise(home, tmp_path):
 
 def test_a_second_update_waits_for_the_first(home, tmp_path):
     documents = some_documents(20, random.Random(5))
-    build_index(frame(documents), 'bm25', tmp_path / 'index', home_folder=home)
+    build_index(frame(documents), 'bm25', tmp_path / 'index')
     children = []
     for place in range(4):
         child = os.fork()
         if not child:
-            change_index(tmp_path / 'index', put=frame({f'new{place}': f'text {place}'}), home_folder=home)
+            change_index(tmp_path / 'index', put=frame({f'new{place}': f'text {place}'}))
             os._exit(0)
         children.append(child)
     assert all(os.waitpid(child, 0)[1] == 0 for child in children)
@@ -436,7 +434,7 @@ def test_a_second_update_waits_for_the_first(home, tmp_path):
 
 def test_promises_are_whole_lines_and_are_taken_in_first(home, tmp_path):
     folder, documents = tmp_path / 'index', some_documents(20, random.Random(6))
-    build_index(frame(documents), 'bm25', folder, home_folder=home)
+    build_index(frame(documents), 'bm25', folder)
     text = 'ein Täxt\u2028 mit\x85 Zeilen'
     assert (
         retrieval.promise(folder, {'put': [{'_id': 'a', 'title': 'A', 'text': 'one'}, {'_id': 'b', 'text': text}]}) == 2
@@ -444,7 +442,7 @@ def test_promises_are_whole_lines_and_are_taken_in_first(home, tmp_path):
     with open(folder / 'updates-000002.jsonl', 'ab') as torn:
         torn.write(b'{"delete": ["d00')  # a kill in the middle of a line
     assert retrieval.promise(folder, {'delete': ['d000', 'a']}) == 2 and retrieval.count_promised(folder) == 2
-    update = change_index(folder, put=frame({'c': 'three'}), delete=['b'], home_folder=home)
+    update = change_index(folder, put=frame({'c': 'three'}), delete=['b'])
     assert (update.generation, update.added, update.deleted) == (2, 1, 1)
     assert there(folder) == {doc_id: text for doc_id, text in documents.items() if doc_id != 'd000'} | {'c': 'three'}
     assert retrieval.count_promised(folder) == 0 and retrieval.promise(folder, {'delete': ['c']}) == 3
@@ -452,7 +450,7 @@ def test_promises_are_whole_lines_and_are_taken_in_first(home, tmp_path):
 
 def test_what_a_full_disk_refused_is_not_done_later(beir, home, tmp_path):
     folder = tmp_path / 'index'
-    build_index(str(beir), 'bm25', folder, home_folder=home)
+    build_index(str(beir), 'bm25', folder)
     script = """
 import resource, signal, sys
 from pathlib import Path
@@ -476,28 +474,28 @@ for room in range(0, 20_000, 512):
 
 def test_a_damaged_promise_is_set_aside_and_the_others_are_kept(beir, home, tmp_path, capfd):
     folder = tmp_path / 'index'
-    build_index(str(beir), 'bm25', folder, home_folder=home)
+    build_index(str(beir), 'bm25', folder)
     for number in range(5):
         retrieval.promise(folder, {'put': [{'_id': f'n{number}', 'text': f'word{number}'}]})
     path = folder / 'updates.sqlite'
     path.write_bytes(path.read_bytes().replace(b'word1', b'wore1'))
-    assert change_index(folder, home_folder=home).added == 4
+    assert change_index(folder).added == 4
     assert '1 damaged promise set aside in updates-damaged.jsonl' in capfd.readouterr().err
     retrieval.promise(folder, {'put': [{'_id': 'n6', 'text': 'word6'}]})
     path.write_bytes(path.read_bytes().replace(b'word6', b'wore6'))
-    change_index(folder, home_folder=home)
+    change_index(folder)
     aside = (folder / 'updates-damaged.jsonl').read_bytes()
     assert b'wore1' in aside and b'wore6' in aside
     retrieval.promise(folder, {'put': [{'_id': 'n7', 'text': 'word7'}]})
     with contextlib.closing(sqlite3.connect(path)) as database, database:
         database.execute('UPDATE promises SET generation = 0')  # as a flipped bit does
-    change_index(folder, home_folder=home)
+    change_index(folder)
     assert b'word7' in (folder / 'updates-damaged.jsonl').read_bytes()
     path.write_bytes(b'no database' * 1000)
     with pytest.raises(MedirError, match='what was promised is damaged .*restore it, or give it up: rm '):
-        change_index(folder, delete=['n0'], home_folder=home)
+        change_index(folder, delete=['n0'])
     path.write_bytes(b'')
-    change_index(folder, delete=['n0'], home_folder=home)
+    change_index(folder, delete=['n0'])
     assert 'updates.sqlite is empty: what was promised in it, if anything, is lost' in capfd.readouterr().err
 
 
@@ -509,40 +507,37 @@ def test_a_folder_of_the_reader_s_own_is_left_alone(names, beir, home, tmp_path)
         (tmp_path / 'own' / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / 'own' / name).write_text('mine')
     with pytest.raises(MedirError, match='and no index'):
-        build_index(str(beir), 'bm25', tmp_path / 'own', home_folder=home)
+        build_index(str(beir), 'bm25', tmp_path / 'own')
     assert all((tmp_path / 'own' / name).read_text() == 'mine' for name in names)
 
 
 def test_only_generations_are_removed_and_no_link_is_followed(beir, home, tmp_path):
     folder, elsewhere = tmp_path / 'index', tmp_path / 'elsewhere'
-    build_index(str(beir), 'bm25', folder, home_folder=home)
+    build_index(str(beir), 'bm25', folder)
     for own in (elsewhere, folder / 'generation-notes', folder / 'segments'):
         own.mkdir()
         (own / 'mine.txt').write_text('mine')
     (folder / 'generation-000009').symlink_to(elsewhere)
     shutil.copytree(folder / 'generation-000001', folder / 'generation-000002')
-    change_index(folder, delete=['d01'], home_folder=home)
+    change_index(folder, delete=['d01'])
     assert not (folder / 'generation-000001').exists() or read_manifest(folder)['place'] == 'generation-000002'
     assert all((own / 'mine.txt').is_file() for own in (elsewhere, folder / 'generation-notes', folder / 'segments'))
 
 
 def test_what_is_no_index_is_one_line(home, tmp_path, fake_minilm):
-    build_index(['a text'], 'minilm', tmp_path / 'index', home_folder=home)
+    build_index(['a text'], 'minilm', tmp_path / 'index')
     with pytest.raises(MedirError, match='an index is there already'):
-        build_index(['a text'], 'bm25', tmp_path / 'index', home_folder=home)
+        build_index(['a text'], 'bm25', tmp_path / 'index')
     (tmp_path / 'mine').mkdir()
     (tmp_path / 'mine' / 'thesis.tex').write_text('x')
     with pytest.raises(MedirError, match="holds 'thesis.tex' and no index"):
-        build_index(['a text'], 'bm25', tmp_path / 'mine', home_folder=home)
+        build_index(['a text'], 'bm25', tmp_path / 'mine')
     with pytest.raises(MedirError, match='for the queries of its authors alone'):
-        build_index(['a text'], 'rrf(bm25,bm25+query2doc(gpt-4o@authors))', tmp_path / 'x', home_folder=home)
+        build_index(['a text'], 'rrf(bm25,bm25+query2doc(gpt-4o@authors))', tmp_path / 'x')
     manifest = json.loads((tmp_path / 'index' / 'manifest.json').read_text())
     manifest['settings']['max_document_tokens'] = 12
     (tmp_path / 'index' / 'manifest.json').write_text(json.dumps(manifest))
-    for use in (
-        lambda index: Index(index, home).search(['a text']),
-        lambda index: change_index(index, ['b'], home_folder=home),
-    ):
+    for use in (lambda index: Index(index).search(['a text']), lambda index: change_index(index, ['b'])):
         with pytest.raises(
             MedirError, match='reads texts otherwise than when this index was made: max_document_tokens'
         ):
@@ -555,9 +550,9 @@ def test_what_is_no_index_is_one_line(home, tmp_path, fake_minilm):
 def test_documents_that_are_cut_otherwise_are_refused(home, tmp_path):
     task = task_of(some_documents(5, random.Random(1)), 'tokens=5')
     for folder, said in (('cut', 'sentences=1'), ('whole', None)):
-        build_index(task_of(some_documents(5, random.Random(1)), said), 'bm25', tmp_path / folder, home_folder=home)
+        build_index(task_of(some_documents(5, random.Random(1)), said), 'bm25', tmp_path / folder)
         with pytest.raises(MedirError, match=f'by passages tokens=5, and the index by {said or "whole documents"}'):
-            change_index(tmp_path / folder, everything=task, home_folder=home)
+            change_index(tmp_path / folder, everything=task)
 
 
 # --- service ---------------------------------------------------------------------------------------------------------
@@ -572,8 +567,8 @@ def is_error(answer, status):
 
 def test_the_service_answers_what_a_search_answered(home, tmp_path, running, fake_minilm):
     task = task_of(some_documents(60, random.Random(8)))
-    build_index(task, 'rrf(bm25,minilm)', tmp_path / 'index', home_folder=home)
-    theirs = searched('rrf(bm25,minilm)', task, 7, home)
+    build_index(task, 'rrf(bm25,minilm)', tmp_path / 'index')
+    theirs = searched('rrf(bm25,minilm)', task, 7)
     client = running(tmp_path / 'index')
     for number, question in enumerate(QUESTIONS, 1):
         posted = client.post('/search', json={'query': question, 'k': 7}).json()['hits']
@@ -605,8 +600,8 @@ def test_a_filter_leaves_what_filtering_first_would_have_found(system, said, hom
     indexes = {}
     for name, part in {'all': rows, 'some': fits}.items():
         (tmp_path / f'{name}.jsonl').write_text('\n'.join(map(json.dumps, part)))
-        build_index(str(tmp_path / f'{name}.jsonl'), system, tmp_path / name, home_folder=home, passages=said)
-        indexes[name] = Index(tmp_path / name, home)
+        build_index(str(tmp_path / f'{name}.jsonl'), system, tmp_path / name, passages=said)
+        indexes[name] = Index(tmp_path / name)
     filtered = indexes['all'].search(QUESTIONS, 7, wanted)
     assert {*filtered.doc_id} <= {row['id'] for row in fits} and len(filtered)
     if system == 'minilm':  # words have other frequencies, and bytes other ranges, where other documents stand beside
@@ -622,7 +617,7 @@ def test_a_filter_leaves_what_filtering_first_would_have_found(system, said, hom
 
 def test_a_service_filters_and_says_what_is_no_filter(home, tmp_path, running):
     (tmp_path / 'some.jsonl').write_text('\n'.join(map(json.dumps, fielded(30, random.Random(3)))))
-    build_index(str(tmp_path / 'some.jsonl'), 'bm25', tmp_path / 'index', home_folder=home)
+    build_index(str(tmp_path / 'some.jsonl'), 'bm25', tmp_path / 'index')
     client, wanted = running(tmp_path / 'index'), {'year': ['2001', 2002]}
     posted = client.post('/search', json={'query': QUESTIONS[0], 'filters': wanted}).json()['hits']
     assert posted and {hit['metadata']['year'] for hit in posted} <= {'2001', '2002'}
@@ -639,7 +634,7 @@ def test_a_service_filters_and_says_what_is_no_filter(home, tmp_path, running):
 
 @pytest.mark.medium
 def test_a_bad_request_gets_an_error_and_hurts_nobody(beir, home, tmp_path, running):
-    build_index(str(beir), 'bm25', tmp_path / 'index', home_folder=home)
+    build_index(str(beir), 'bm25', tmp_path / 'index')
     client = running(tmp_path / 'index')
     expected = client.get('/search', params={'query': 'diabetes'}).json()
     as_json = {'content-type': 'application/json'}
@@ -689,7 +684,7 @@ def test_a_bad_request_gets_an_error_and_hurts_nobody(beir, home, tmp_path, runn
 
 
 def test_a_slow_answer_and_a_full_queue_are_said(beir, home, tmp_path, running, monkeypatch):
-    build_index(str(beir), 'bm25', tmp_path / 'index', home_folder=home)
+    build_index(str(beir), 'bm25', tmp_path / 'index')
     held, plain = threading.Event(), Index.answers
 
     def slow(self, questions, *given, **wanted):
@@ -712,7 +707,7 @@ def test_a_slow_answer_and_a_full_queue_are_said(beir, home, tmp_path, running, 
 
 
 def test_a_new_generation_is_taken_over_without_a_dropped_request(beir, home, tmp_path, running):
-    build_index(str(beir), 'bm25', tmp_path / 'index', home_folder=home)
+    build_index(str(beir), 'bm25', tmp_path / 'index')
     client, ended, answers = running(tmp_path / 'index'), threading.Event(), []
 
     def ask():
@@ -722,7 +717,7 @@ def test_a_new_generation_is_taken_over_without_a_dropped_request(beir, home, tm
     asking = threading.Thread(target=ask)
     asking.start()
     for number in range(3):
-        change_index(tmp_path / 'index', put=frame({'new': f'snake bite needs antivenom {number}'}), home_folder=home)
+        change_index(tmp_path / 'index', put=frame({'new': f'snake bite needs antivenom {number}'}))
         wait_for(lambda: client.get('/health').json()['generation'] == number + 2)
     ended.set()
     asking.join()
@@ -733,7 +728,7 @@ def test_a_new_generation_is_taken_over_without_a_dropped_request(beir, home, tm
 
 
 def test_what_was_promised_is_done_by_a_service_that_takes_no_more(home, tmp_path, running):
-    build_index(task_of({'a': 'iron'}), 'bm25', tmp_path / 'index', home_folder=home)
+    build_index(task_of({'a': 'iron'}), 'bm25', tmp_path / 'index')
     retrieval.promise(tmp_path / 'index', {'put': [{'_id': 'b', 'title': '', 'text': 'gout'}]})
     client = running(tmp_path / 'index')
     wait_for(lambda: not client.get('/health').json()['pending_updates'])
@@ -742,7 +737,7 @@ def test_what_was_promised_is_done_by_a_service_that_takes_no_more(home, tmp_pat
 
 
 def test_documents_may_have_the_name_that_hits_have_and_an_unknown_one_is_not_deleted(home, tmp_path, running):
-    build_index(task_of({'a': 'iron'}), 'bm25', tmp_path / 'index', home_folder=home)
+    build_index(task_of({'a': 'iron'}), 'bm25', tmp_path / 'index')
     client = running(tmp_path / 'index', updates=True)
     assert 'nobody' in is_error(client.delete('/documents/nobody'), 404)
     assert client.post('/documents', json={'documents': [{'id': 'b', 'text': 'gout'}]}).status_code == 200
@@ -750,7 +745,7 @@ def test_documents_may_have_the_name_that_hits_have_and_an_unknown_one_is_not_de
 
 
 def test_an_index_whose_folder_is_gone_promises_nothing(home, tmp_path, running):
-    build_index(task_of({'a': 'iron'}), 'bm25', tmp_path / 'index', home_folder=home)
+    build_index(task_of({'a': 'iron'}), 'bm25', tmp_path / 'index')
     client = running(tmp_path / 'index', updates=True)
     shutil.rmtree(tmp_path / 'index')
     sent = {'documents': [{'id': 'b', 'text': 'gout'}]}
@@ -761,7 +756,7 @@ def test_an_index_whose_folder_is_gone_promises_nothing(home, tmp_path, running)
 
 @pytest.mark.parametrize('path', ['/search', '/documents'])
 def test_the_body_that_a_refusal_prints_is_taken(path, home, tmp_path, running):
-    build_index(task_of({'a': 'iron'}), 'bm25', tmp_path / 'index', home_folder=home)
+    build_index(task_of({'a': 'iron'}), 'bm25', tmp_path / 'index')
     client = running(tmp_path / 'index', updates=True)
     headers = {'content-type': 'application/json'}
     for wrong in (b'[]', b'{', b''):
@@ -773,7 +768,7 @@ def test_the_body_that_a_refusal_prints_is_taken(path, home, tmp_path, running):
 
 @pytest.mark.medium
 def test_documents_are_taken_and_deleted(beir, home, tmp_path, running):
-    build_index(task_of({'a': 'iron'}, 'sentences=1'), 'bm25', tmp_path / 'index', home_folder=home)
+    build_index(task_of({'a': 'iron'}, 'sentences=1'), 'bm25', tmp_path / 'index')
     client = running(tmp_path / 'index', updates=True)
     for body in (
         {'documents': []},
@@ -796,7 +791,7 @@ def test_documents_are_taken_and_deleted(beir, home, tmp_path, running):
     ]
     assert 'b' not in Index(tmp_path / 'index').corpus
     # an update from the command line and one of the service wait for each other
-    change_index(tmp_path / 'index', put=frame({'c': 'scurvy'}), home_folder=home)
+    change_index(tmp_path / 'index', put=frame({'c': 'scurvy'}))
     assert client.delete('/documents/guide/1').status_code == 200
     wait_for(lambda: not client.get('/search', params={'query': 'antivenom'}).json()['hits'])
     assert client.get('/search', params={'query': 'scurvy'}).json()['hits'][0]['id'] == 'c'
@@ -805,7 +800,7 @@ def test_documents_are_taken_and_deleted(beir, home, tmp_path, running):
 @pytest.mark.medium
 def test_an_update_that_fails_is_said_and_tried_again(home, tmp_path, running):
     folder = tmp_path / 'index'
-    build_index(['iron'], 'bm25', folder, home_folder=home)
+    build_index(['iron'], 'bm25', folder)
     client = running(folder, updates=True)
     (folder / 'generation-000001').rename(tmp_path / 'away')
     assert client.post('/documents', json={'documents': [{'_id': 'a', 'text': 'gout'}]}).status_code == 200
@@ -825,7 +820,7 @@ HALF = b'GET /health HTTP/1.1\r\nhost: localhost\r\n'
 def test_a_request_that_does_not_arrive_is_not_waited_for(sent, beir, home, tmp_path, running, monkeypatch):
     from medir_nb.retrieval import connections
 
-    build_index(str(beir), 'bm25', tmp_path / 'index', home_folder=home)
+    build_index(str(beir), 'bm25', tmp_path / 'index')
     client = running(tmp_path / 'index')
     monkeypatch.setattr(connections, 'PATIENCE', 0.2)
     with socket.create_connection((client.base_url.host, client.base_url.port), timeout=5) as line:
@@ -837,7 +832,7 @@ def test_a_request_that_does_not_arrive_is_not_waited_for(sent, beir, home, tmp_
 
 @pytest.mark.medium
 def test_a_thousand_half_headers_stop_no_service(beir, home, tmp_path):
-    build_index(str(beir), 'bm25', tmp_path / 'index', home_folder=home)
+    build_index(str(beir), 'bm25', tmp_path / 'index')
     with contextlib.ExitStack() as held:
         before = resource.getrlimit(resource.RLIMIT_NOFILE)
         held.callback(resource.setrlimit, resource.RLIMIT_NOFILE, before)
@@ -902,7 +897,7 @@ def kill_and_see(folder, kills, rng):
     'kills', [pytest.param(2, marks=pytest.mark.medium), pytest.param(100, marks=pytest.mark.slow)]
 )
 def test_acknowledged_updates_survive_kills(kills, beir, home, tmp_path):
-    build_index(str(beir), 'bm25', tmp_path / 'index', home_folder=home)
+    build_index(str(beir), 'bm25', tmp_path / 'index')
     kill_and_see(tmp_path / 'index', kills, random.Random(9))
 
 
@@ -965,7 +960,7 @@ def test_mistakes_of_the_commands_are_one_line(beir, home, tmp_path, medir):
 
 def test_a_file_that_is_missing_is_named_with_what_to_do(beir, home, tmp_path, medir, fake_minilm):
     index = tmp_path / 'index'
-    build_index(str(beir), 'rrf(bm25,minilm)', index, home_folder=home)
+    build_index(str(beir), 'rrf(bm25,minilm)', index)
     for file in ('vectors.npy', 'keys.npy'):
         shutil.copytree(index, tmp_path / file)
         (tmp_path / file / 'generation-000001' / 'vectors' / 'minilm' / file).write_bytes(b'')
@@ -1250,8 +1245,8 @@ def test_a_walk_is_indexed_by_what_its_verdict_recommends(home, tmp_path, medir)
 def test_an_export_opens_elsewhere(beir, home, tmp_path, fake_minilm):
     import bm25s
 
-    build_index(str(beir), 'bm25', tmp_path / 'index', home_folder=home)
-    manifest = export_system(tmp_path / 'index', tmp_path / 'out', home_folder=home)
+    build_index(str(beir), 'bm25', tmp_path / 'index')
+    manifest = export_system(tmp_path / 'index', tmp_path / 'out')
     assert (
         manifest['system'] == 'bm25'
         and bm25s.BM25.load(str(tmp_path / 'out' / 'bm25' / 'bm25')).scores['num_docs'] == 12
@@ -1266,16 +1261,16 @@ def test_an_export_takes_the_vectors_of_an_index(store, home, tmp_path, fake_min
         'medir_nb.retrieval.dense_stage.save_encoder', lambda *given: None
     )  # the model is a hash of words
     documents = some_documents(30, random.Random(6))
-    build_index(task_of(documents, 'sentences=1'), 'rrf(bm25,minilm)', tmp_path / 'index', store, home_folder=home)
+    build_index(task_of(documents, 'sentences=1'), 'rrf(bm25,minilm)', tmp_path / 'index', store)
     documents = changed(documents, random.Random(7), 0)
-    change_index(tmp_path / 'index', everything=frame(documents), home_folder=home)
+    change_index(tmp_path / 'index', everything=frame(documents))
     fake_minilm.clear()
-    manifest = export_system(tmp_path / 'index', tmp_path / 'out', home_folder=home)
+    manifest = export_system(tmp_path / 'index', tmp_path / 'out')
     assert fake_minilm == [] and manifest['passages'] == 'sentences=1' and manifest['documents'] == len(documents)
     ids = json.loads((tmp_path / 'out' / 'ids.json').read_text())
     vectors = dict(zip(ids, np.load(tmp_path / 'out' / 'vectors' / 'minilm.npy'), strict=True))
     fresh = task_of(documents, 'sentences=1')
-    theirs = export_system(fresh, tmp_path / 'fresh', 'rrf(bm25,minilm)', home_folder=home)
+    theirs = export_system(fresh, tmp_path / 'fresh', 'rrf(bm25,minilm)')
     of_fresh = json.loads((tmp_path / 'fresh' / 'ids.json').read_text())
     assert sorted(of_fresh) == sorted(ids) and theirs['texts'] == manifest['texts'] == len(ids) > len(documents)
     for name, vector in zip(of_fresh, np.load(tmp_path / 'fresh' / 'vectors' / 'minilm.npy'), strict=True):

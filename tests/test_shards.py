@@ -11,14 +11,7 @@ from medir_nb.core.files import write_lines
 from medir_nb.encoder.model import Encoder
 from medir_nb.data import corpus_task
 from medir_nb.encoder import encode_corpus
-from medir_nb.encoder.shards import (
-    ShardStore,
-    check_whole,
-    count_shards,
-    encode_shard,
-    plan_shards,
-    shard_vectors,
-)
+from medir_nb.encoder.shards import ShardStore, check_whole, count_shards, encode_shard, plan_shards, shard_vectors
 from medir_nb.generator.expansion import as_queries
 from medir_nb.generator.toy_llm import ToyServer
 from medir_nb.retrieval import generate_shards, parse, search_shards
