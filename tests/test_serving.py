@@ -1,11 +1,12 @@
 """An updated index is a fresh one, whatever is killed; it answers what an evaluation answers, and bad requests hurt nobody."""
 
-import asyncio, contextlib, http.server, json, os, random, re, resource, shutil, signal, socket, sqlite3, subprocess, sys, tempfile
-import threading, time
+import asyncio, contextlib, http.server, json, os, random, re, resource, shutil, signal, socket, sqlite3, subprocess
+import sys, tempfile, threading, time
 from pathlib import Path
 
 import numpy as np, pandas as pd, pytest
-from conftest import DOCUMENTS, QUERIES, refused, write_lines
+from conftest import DOCUMENTS, QUERIES, refused, refuses, write_lines
+from test_encoder import wait_for
 from test_retrieval import shared_words  # noqa: F401 - a fixture
 
 from medir_nb import retrieval
@@ -61,14 +62,12 @@ def there(folder):
     return dict(zip(corpus.ids, corpus.texts()))
 
 
-def wait_for(holds, seconds=60):
-    until = time.time() + seconds
-    while not holds():
-        assert time.time() < until, 'this took too long'
-        time.sleep(0.05)
+@pytest.fixture
+def words(beir, tmp_path):
+    "The folder of an index by words of the twelve documents."
+    build_index(str(beir), 'bm25', tmp_path / 'index')
+    return tmp_path / 'index'
 
-
-# --- equality --------------------------------------------------------------------------------------------------------
 
 PASSAGES = [None, 'tokens=7,overlap=2', 'sentences=1,score=mean,k=2']
 SYSTEMS = ['bm25', 'rrf(bm25,bm25(lucene),minilm)', 'rrf(bm25,minilm>monobert@7)>monobert@20(complete=true)']
@@ -78,7 +77,7 @@ SMALL = 'rrf(minilm(stored=float16),minilm(stored=int8),minilm(stored=binary,ove
 @pytest.mark.medium
 @pytest.mark.parametrize('said', PASSAGES)
 @pytest.mark.parametrize('system', [*SYSTEMS, SMALL])
-def test_an_index_gives_the_run_of_an_evaluation(system, said, home, tmp_path, fake_minilm, shared_words):  # noqa: F811
+def test_an_index_gives_the_run_of_an_evaluation(system, said, tmp_path, fake_minilm, shared_words):  # noqa: F811
     task = task_of(some_documents(50, random.Random(4)), said)
     build_index(task, system, tmp_path / 'index')
     index = Index(tmp_path / 'index')
@@ -88,7 +87,7 @@ def test_an_index_gives_the_run_of_an_evaluation(system, said, home, tmp_path, f
     assert [hit['rank'] for hit in hits] == [1, 2] and all(('passage' in hit) == (said is not None) for hit in hits)
 
 
-def test_passages_of_the_same_words_stand_each_at_its_own_place(home, tmp_path):
+def test_passages_of_the_same_words_stand_each_at_its_own_place(tmp_path):
     text = 'Iron is low.\n\nHips break.\n\nIron is low.\n\nIron is low.'
     build_index(task_of({'a': text}, 'sentences=1,k=9'), 'bm25', tmp_path / 'index')
     [[hit]] = Index(tmp_path / 'index').answers(['iron'], 1, per_document=9)
@@ -96,7 +95,7 @@ def test_passages_of_the_same_words_stand_each_at_its_own_place(home, tmp_path):
     assert places == [match.start() for match in re.finditer('Iron is low', text)]
 
 
-def test_a_language_model_may_join_the_question(home, tmp_path, monkeypatch, fake_minilm):
+def test_a_language_model_may_join_the_question(tmp_path, monkeypatch, fake_minilm):
     server = ToyServer(lambda messages: 'triptans stop a migraine')
     monkeypatch.setenv('MEDIR_LLM_BACKEND', 'openai')
     monkeypatch.setenv('MEDIR_LLM_URL', server.url)
@@ -112,7 +111,7 @@ def test_a_language_model_may_join_the_question(home, tmp_path, monkeypatch, fak
 
 @pytest.mark.parametrize('said', PASSAGES)
 @pytest.mark.parametrize('system', ['bm25', 'rrf(bm25,minilm)', SMALL])
-def test_an_updated_index_equals_a_fresh_one(system, said, home, tmp_path, fake_minilm):
+def test_an_updated_index_equals_a_fresh_one(system, said, tmp_path, fake_minilm):
     rng = random.Random(5)
     documents = some_documents(30, rng)
     build_index(task_of(documents, said), system, tmp_path / 'index')
@@ -135,7 +134,7 @@ def test_an_updated_index_equals_a_fresh_one(system, said, home, tmp_path, fake_
     assert len(list((tmp_path / 'index').glob('*generation-*'))) <= 2
 
 
-def test_words_of_another_analyzer_are_made_again_and_said_once(home, tmp_path, monkeypatch, capfd):
+def test_words_of_another_analyzer_are_made_again_and_said_once(tmp_path, monkeypatch, capfd):
     folder = tmp_path / 'index'
     build_index(frame(some_documents(6, random.Random(1))), 'bm25', folder)
     found = Index(folder).search(['heart attack'])
@@ -172,7 +171,7 @@ def test_nothing_of_a_question_is_stored(home, tmp_path, fake_minilm, shared_wor
     assert [path for path in after if path not in before and path.suffix != '.lock'] == []
 
 
-def test_an_index_may_be_emptied_and_filled_again(home, tmp_path, fake_minilm):
+def test_an_index_may_be_emptied_and_filled_again(tmp_path, fake_minilm):
     documents = some_documents(5, random.Random(1))
     for said in (None, 'sentences=1'):
         folder = tmp_path / f'index {said}'
@@ -228,7 +227,7 @@ def database(request, monkeypatch):
 @pytest.mark.medium
 @pytest.mark.parametrize('database', ['qdrant', 'lancedb', 'pgvector', 'opensearch'], indirect=True)
 @pytest.mark.parametrize('said', [None, 'tokens=7,score=mean,k=2'])
-def test_a_database_gives_what_plain_files_give(database, said, home, tmp_path, fake_minilm):
+def test_a_database_gives_what_plain_files_give(database, said, tmp_path, fake_minilm):
     rng = random.Random(2)
     documents = {doc_id: f'{text} {doc_id}' for doc_id, text in some_documents(40, rng).items()}
     for place, kind in (('flat', 'flat'), ('database', database)):
@@ -331,7 +330,7 @@ def test_a_missing_client_is_one_line(store, tmp_path, monkeypatch, fake_minilm)
         DATABASES[store](tmp_path, array_vectors(np.eye(3, dtype=np.float32)))
 
 
-def test_the_weights_may_lie_in_the_index(beir, home, tmp_path):
+def test_the_weights_may_lie_in_the_index(beir, tmp_path):
     build_index(str(beir), 'rrf(bm25,minilm)', tmp_path / 'index', with_model=True)
     new = frame({'new': 'Antivenom treats a snake bite.'})
     update = change_index(tmp_path / 'index', put=new, delete=['d12'])
@@ -340,9 +339,6 @@ def test_the_weights_may_lie_in_the_index(beir, home, tmp_path):
     theirs = retrieval.ask('rrf(bm25,minilm)', index.corpus, QUESTIONS, k=5).run
     assert list(index.search(QUESTIONS, 5).doc_id) == list(theirs.doc_id)
     assert index.job.once('minilm', None).encoder.spec.hub == str(tmp_path / 'index/model/minilm')
-
-
-# --- kills -----------------------------------------------------------------------------------------------------------
 
 
 def killed_at(step, work):
@@ -375,7 +371,7 @@ def killed_at(step, work):
 
 @pytest.mark.medium
 @pytest.mark.parametrize('said', [None, 'sentences=1'])
-def test_a_kill_at_any_step_of_an_update_leaves_the_old_index_or_the_new(said, home, tmp_path):
+def test_a_kill_at_any_step_of_an_update_leaves_the_old_index_or_the_new(said, tmp_path):
     rng, folder = random.Random(3), tmp_path / 'index'
     documents = some_documents(20, rng)
     build_index(task_of(documents, said), 'bm25', folder)
@@ -396,7 +392,7 @@ def test_a_kill_at_any_step_of_an_update_leaves_the_old_index_or_the_new(said, h
 
 
 @pytest.mark.medium
-def test_a_kill_at_any_step_loses_no_promise(home, tmp_path):
+def test_a_kill_at_any_step_loses_no_promise(tmp_path):
     folder, promised = tmp_path / 'index', {'a': 'one', 'b': 'two'}
     build_index(frame(promised), 'bm25', folder)
 
@@ -417,7 +413,7 @@ def test_a_kill_at_any_step_loses_no_promise(home, tmp_path):
     assert ended and len(promised) > 5
 
 
-def test_a_second_update_waits_for_the_first(home, tmp_path):
+def test_a_second_update_waits_for_the_first(tmp_path):
     documents = some_documents(20, random.Random(5))
     build_index(frame(documents), 'bm25', tmp_path / 'index')
     children = []
@@ -432,13 +428,12 @@ def test_a_second_update_waits_for_the_first(home, tmp_path):
     assert there(tmp_path / 'index') == documents | {f'new{place}': f'text {place}' for place in range(4)}
 
 
-def test_promises_are_whole_lines_and_are_taken_in_first(home, tmp_path):
+def test_promises_are_whole_lines_and_are_taken_in_first(tmp_path):
     folder, documents = tmp_path / 'index', some_documents(20, random.Random(6))
     build_index(frame(documents), 'bm25', folder)
     text = 'ein Täxt\u2028 mit\x85 Zeilen'
-    assert (
-        retrieval.promise(folder, {'put': [{'_id': 'a', 'title': 'A', 'text': 'one'}, {'_id': 'b', 'text': text}]}) == 2
-    )
+    two = [{'_id': 'a', 'title': 'A', 'text': 'one'}, {'_id': 'b', 'text': text}]
+    assert retrieval.promise(folder, {'put': two}) == 2
     with open(folder / 'updates-000002.jsonl', 'ab') as torn:
         torn.write(b'{"delete": ["d00')  # a kill in the middle of a line
     assert retrieval.promise(folder, {'delete': ['d000', 'a']}) == 2 and retrieval.count_promised(folder) == 2
@@ -448,9 +443,7 @@ def test_promises_are_whole_lines_and_are_taken_in_first(home, tmp_path):
     assert retrieval.count_promised(folder) == 0 and retrieval.promise(folder, {'delete': ['c']}) == 3
 
 
-def test_what_a_full_disk_refused_is_not_done_later(beir, home, tmp_path):
-    folder = tmp_path / 'index'
-    build_index(str(beir), 'bm25', folder)
+def test_what_a_full_disk_refused_is_not_done_later(words):
     script = """
 import resource, signal, sys
 from pathlib import Path
@@ -466,43 +459,41 @@ for room in range(0, 20_000, 512):
     else:
         print(room)
 """
-    ran = subprocess.run([sys.executable, '-c', script, str(folder)], capture_output=True, text=True)
+    ran = subprocess.run([sys.executable, '-c', script, str(words)], capture_output=True, text=True)
     acknowledged = [f'd{room}' for room in ran.stdout.split()]
-    _, entries = updates.take_promised(folder, 1)
+    _, entries = updates.take_promised(words, 1)
     assert [doc for entry in entries for doc in entry['delete']] == acknowledged and 0 < len(acknowledged) < 40
 
 
-def test_a_damaged_promise_is_set_aside_and_the_others_are_kept(beir, home, tmp_path, capfd):
-    folder = tmp_path / 'index'
-    build_index(str(beir), 'bm25', folder)
+def test_a_damaged_promise_is_set_aside_and_the_others_are_kept(words, capfd):
     for number in range(5):
-        retrieval.promise(folder, {'put': [{'_id': f'n{number}', 'text': f'word{number}'}]})
-    path = folder / 'updates.sqlite'
+        retrieval.promise(words, {'put': [{'_id': f'n{number}', 'text': f'word{number}'}]})
+    path = words / 'updates.sqlite'
     path.write_bytes(path.read_bytes().replace(b'word1', b'wore1'))
-    assert change_index(folder).added == 4
+    assert change_index(words).added == 4
     assert '1 damaged promise set aside in updates-damaged.jsonl' in capfd.readouterr().err
-    retrieval.promise(folder, {'put': [{'_id': 'n6', 'text': 'word6'}]})
+    retrieval.promise(words, {'put': [{'_id': 'n6', 'text': 'word6'}]})
     path.write_bytes(path.read_bytes().replace(b'word6', b'wore6'))
-    change_index(folder)
-    aside = (folder / 'updates-damaged.jsonl').read_bytes()
+    change_index(words)
+    aside = (words / 'updates-damaged.jsonl').read_bytes()
     assert b'wore1' in aside and b'wore6' in aside
-    retrieval.promise(folder, {'put': [{'_id': 'n7', 'text': 'word7'}]})
+    retrieval.promise(words, {'put': [{'_id': 'n7', 'text': 'word7'}]})
     with contextlib.closing(sqlite3.connect(path)) as database, database:
         database.execute('UPDATE promises SET generation = 0')  # as a flipped bit does
-    change_index(folder)
-    assert b'word7' in (folder / 'updates-damaged.jsonl').read_bytes()
+    change_index(words)
+    assert b'word7' in (words / 'updates-damaged.jsonl').read_bytes()
     path.write_bytes(b'no database' * 1000)
     with pytest.raises(MedirError, match='what was promised is damaged .*restore it, or give it up: rm '):
-        change_index(folder, delete=['n0'])
+        change_index(words, delete=['n0'])
     path.write_bytes(b'')
-    change_index(folder, delete=['n0'])
+    change_index(words, delete=['n0'])
     assert 'updates.sqlite is empty: what was promised in it, if anything, is lost' in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
     'names', [['generation-notes/mine.txt'], ['generation-000007/mine.txt'], ['model/mine.txt'], ['updates.csv'], ['index.lock', 'segments/mine.txt']]
 )  # fmt: skip
-def test_a_folder_of_the_reader_s_own_is_left_alone(names, beir, home, tmp_path):
+def test_a_folder_of_the_reader_s_own_is_left_alone(names, beir, tmp_path):
     for name in names:
         (tmp_path / 'own' / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / 'own' / name).write_text('mine')
@@ -511,7 +502,7 @@ def test_a_folder_of_the_reader_s_own_is_left_alone(names, beir, home, tmp_path)
     assert all((tmp_path / 'own' / name).read_text() == 'mine' for name in names)
 
 
-def test_only_generations_are_removed_and_no_link_is_followed(beir, home, tmp_path):
+def test_only_generations_are_removed_and_no_link_is_followed(beir, tmp_path):
     folder, elsewhere = tmp_path / 'index', tmp_path / 'elsewhere'
     build_index(str(beir), 'bm25', folder)
     for own in (elsewhere, folder / 'generation-notes', folder / 'segments'):
@@ -524,38 +515,16 @@ def test_only_generations_are_removed_and_no_link_is_followed(beir, home, tmp_pa
     assert all((own / 'mine.txt').is_file() for own in (elsewhere, folder / 'generation-notes', folder / 'segments'))
 
 
-def test_what_is_no_index_is_one_line(home, tmp_path, fake_minilm):
+def test_what_is_no_index_is_one_line(tmp_path, fake_minilm):
     build_index(['a text'], 'minilm', tmp_path / 'index')
-    with pytest.raises(MedirError, match='an index is there already'):
-        build_index(['a text'], 'bm25', tmp_path / 'index')
-    (tmp_path / 'mine').mkdir()
-    (tmp_path / 'mine' / 'thesis.tex').write_text('x')
-    with pytest.raises(MedirError, match="holds 'thesis.tex' and no index"):
-        build_index(['a text'], 'bm25', tmp_path / 'mine')
-    with pytest.raises(MedirError, match='for the queries of its authors alone'):
-        build_index(['a text'], 'rrf(bm25,bm25+query2doc(gpt-4o@authors))', tmp_path / 'x')
+    refuses(lambda: build_index(['a text'], 'bm25', tmp_path / 'index'), 'an index is there already')
     manifest = json.loads((tmp_path / 'index' / 'manifest.json').read_text())
     manifest['settings']['max_document_tokens'] = 12
     (tmp_path / 'index' / 'manifest.json').write_text(json.dumps(manifest))
     for use in (lambda index: Index(index).search(['a text']), lambda index: change_index(index, ['b'])):
-        with pytest.raises(
-            MedirError, match='reads texts otherwise than when this index was made: max_document_tokens'
-        ):
-            use(tmp_path / 'index')
+        refuses(lambda use=use: use(tmp_path / 'index'), 'otherwise than when this index was made: max_document_tokens')
     (tmp_path / 'index' / 'manifest.json').write_text('{"format": 2, ')
-    with pytest.raises(MedirError, match='format none of an index, and this version reads 2; remove the folder'):
-        Index(tmp_path / 'index')
-
-
-def test_documents_that_are_cut_otherwise_are_refused(home, tmp_path):
-    task = task_of(some_documents(5, random.Random(1)), 'tokens=5')
-    for folder, said in (('cut', 'sentences=1'), ('whole', None)):
-        build_index(task_of(some_documents(5, random.Random(1)), said), 'bm25', tmp_path / folder)
-        with pytest.raises(MedirError, match=f'by passages tokens=5, and the index by {said or "whole documents"}'):
-            change_index(tmp_path / folder, everything=task)
-
-
-# --- service ---------------------------------------------------------------------------------------------------------
+    refuses(lambda: Index(tmp_path / 'index'), 'format none of an index, and this version reads 2; remove the folder')
 
 
 def is_error(answer, status):
@@ -565,7 +534,7 @@ def is_error(answer, status):
     return body['error']
 
 
-def test_the_service_answers_what_a_search_answered(home, tmp_path, running, fake_minilm):
+def test_the_service_answers_what_a_search_answered(tmp_path, running, fake_minilm):
     task = task_of(some_documents(60, random.Random(8)))
     build_index(task, 'rrf(bm25,minilm)', tmp_path / 'index')
     theirs = searched('rrf(bm25,minilm)', task, 7)
@@ -594,7 +563,7 @@ def fielded(n, rng):
 
 @pytest.mark.parametrize('said', [None, 'tokens=5'])
 @pytest.mark.parametrize('system', ['minilm', 'bm25', 'rrf(bm25,minilm)', 'minilm(stored=int8)'])
-def test_a_filter_leaves_what_filtering_first_would_have_found(system, said, home, tmp_path, fake_minilm):
+def test_a_filter_leaves_what_filtering_first_would_have_found(system, said, tmp_path, fake_minilm):
     rows, wanted = fielded(60, random.Random(3)), {'year': {'gte': 2003, 'lt': 2008}, 'ward': 'lung'}
     fits = [row for row in rows if 3 <= int(row['metadata']['year'][-1]) < 8 and 'lung' in row['metadata']['ward']]
     indexes = {}
@@ -615,7 +584,7 @@ def test_a_filter_leaves_what_filtering_first_would_have_found(system, said, hom
     pd.testing.assert_frame_equal(filtered, expected, atol=1e-6)
 
 
-def test_a_service_filters_and_says_what_is_no_filter(home, tmp_path, running):
+def test_a_service_filters_and_says_what_is_no_filter(tmp_path, running):
     (tmp_path / 'some.jsonl').write_text('\n'.join(map(json.dumps, fielded(30, random.Random(3)))))
     build_index(str(tmp_path / 'some.jsonl'), 'bm25', tmp_path / 'index')
     client, wanted = running(tmp_path / 'index'), {'year': ['2001', 2002]}
@@ -633,18 +602,16 @@ def test_a_service_filters_and_says_what_is_no_filter(home, tmp_path, running):
 
 
 @pytest.mark.medium
-def test_a_bad_request_gets_an_error_and_hurts_nobody(beir, home, tmp_path, running):
-    build_index(str(beir), 'bm25', tmp_path / 'index')
-    client = running(tmp_path / 'index')
+def test_a_bad_request_gets_an_error_and_hurts_nobody(words, running):
+    client = running(words)
     expected = client.get('/search', params={'query': 'diabetes'}).json()
     as_json = {'content-type': 'application/json'}
 
     def post(content, headers=as_json):
         return client.post('/search', content=content, headers=headers)
 
-    is_error(post(b'{"query": "diab'), 400)
-    is_error(post(b'[' * 100_000), 400)
-    is_error(post(b'{"query": "x", "k": ' + b'9' * 5000 + b'}'), 400)
+    for torn in (b'{"query": "diab', b'[' * 100_000, b'{"query": "x", "k": ' + b'9' * 5000 + b'}'):
+        is_error(post(torn), 400)
     assert is_error(post(b'{"query": "diabetes"}', {'content-type': 'text/plain'}), 400)
     for k in (0, -1, 1001, 2.5, 'three', None):
         is_error(client.post('/search', json={'query': 'x', 'k': k}), 422)
@@ -660,15 +627,8 @@ def test_a_bad_request_gets_an_error_and_hurts_nobody(beir, home, tmp_path, runn
     is_error(client.delete('/search'), 405)
     assert 'updates' in is_error(client.post('/documents', json={'documents': [{'_id': 'a', 'text': 'b'}]}), 403)
     is_error(client.delete('/documents/d01'), 403)
-    evil = 'evil.example 127.evil.com 127.0.0.1.nip.io localhost.evil.com evil.com#127.0.0.1 evil.com?127.0.0.1'
-    for name in (
-        *evil.split(),
-        'evil.com@127.0.0.1',
-        'evil.com\\127.0.0.1',
-        '127.0.0.1%25.evil.com',
-        '127.1',
-        '0x7f.1',
-    ):
+    evil = 'evil.example 127.evil.com 127.0.0.1.nip.io localhost.evil.com evil.com#127.0.0.1 evil.com?127.0.0.1 127.1'
+    for name in (*evil.split(), *'evil.com@127.0.0.1 evil.com\\127.0.0.1 127.0.0.1%25.evil.com 0x7f.1'.split()):
         for place in ('/health', '/openapi.json'):
             assert 'not called' in is_error(client.get(place, headers={'host': name}), 421)
     for name in ('LOCALHOST', '[::1]:80', '127.0.0.9:1'):
@@ -683,8 +643,7 @@ def test_a_bad_request_gets_an_error_and_hurts_nobody(beir, home, tmp_path, runn
     assert client.get('/search', params={'query': 'diabetes'}).json() == expected
 
 
-def test_a_slow_answer_and_a_full_queue_are_said(beir, home, tmp_path, running, monkeypatch):
-    build_index(str(beir), 'bm25', tmp_path / 'index')
+def test_a_slow_answer_and_a_full_queue_are_said(words, running, monkeypatch):
     held, plain = threading.Event(), Index.answers
 
     def slow(self, questions, *given, **wanted):
@@ -693,7 +652,7 @@ def test_a_slow_answer_and_a_full_queue_are_said(beir, home, tmp_path, running, 
         return plain(self, questions, *given, **wanted)
 
     monkeypatch.setattr(Index, 'answers', slow)
-    client = running(tmp_path / 'index', seconds=0.3, room=1)
+    client = running(words, seconds=0.3, room=1)
     answer = client.get('/search', params={'query': 'diabetes'})
     assert 'no answer within' in is_error(answer, 503) and answer.headers['retry-after']
     queued = threading.Thread(target=client.get, args=('/search',), kwargs={'params': {'query': 'asthma'}})
@@ -706,9 +665,8 @@ def test_a_slow_answer_and_a_full_queue_are_said(beir, home, tmp_path, running, 
     wait_for(lambda: client.get('/search', params={'query': 'diabetes'}).status_code == 200)
 
 
-def test_a_new_generation_is_taken_over_without_a_dropped_request(beir, home, tmp_path, running):
-    build_index(str(beir), 'bm25', tmp_path / 'index')
-    client, ended, answers = running(tmp_path / 'index'), threading.Event(), []
+def test_a_new_generation_is_taken_over_without_a_dropped_request(words, running):
+    client, ended, answers = running(words), threading.Event(), []
 
     def ask():
         while not ended.is_set():
@@ -717,7 +675,7 @@ def test_a_new_generation_is_taken_over_without_a_dropped_request(beir, home, tm
     asking = threading.Thread(target=ask)
     asking.start()
     for number in range(3):
-        change_index(tmp_path / 'index', put=frame({'new': f'snake bite needs antivenom {number}'}))
+        change_index(words, put=frame({'new': f'snake bite needs antivenom {number}'}))
         wait_for(lambda: client.get('/health').json()['generation'] == number + 2)
     ended.set()
     asking.join()
@@ -727,7 +685,7 @@ def test_a_new_generation_is_taken_over_without_a_dropped_request(beir, home, tm
     assert generations == sorted(generations) and generations[-1] == 4
 
 
-def test_what_was_promised_is_done_by_a_service_that_takes_no_more(home, tmp_path, running):
+def test_what_was_promised_is_done_by_a_service_that_takes_no_more(tmp_path, running):
     build_index(task_of({'a': 'iron'}), 'bm25', tmp_path / 'index')
     retrieval.promise(tmp_path / 'index', {'put': [{'_id': 'b', 'title': '', 'text': 'gout'}]})
     client = running(tmp_path / 'index')
@@ -736,15 +694,7 @@ def test_what_was_promised_is_done_by_a_service_that_takes_no_more(home, tmp_pat
     is_error(client.post('/documents', json={'documents': [{'_id': 'c', 'text': 'x'}]}), 403)
 
 
-def test_documents_may_have_the_name_that_hits_have_and_an_unknown_one_is_not_deleted(home, tmp_path, running):
-    build_index(task_of({'a': 'iron'}), 'bm25', tmp_path / 'index')
-    client = running(tmp_path / 'index', updates=True)
-    assert 'nobody' in is_error(client.delete('/documents/nobody'), 404)
-    assert client.post('/documents', json={'documents': [{'id': 'b', 'text': 'gout'}]}).status_code == 200
-    assert client.delete('/documents/b').status_code == client.delete('/documents/a').status_code == 200
-
-
-def test_an_index_whose_folder_is_gone_promises_nothing(home, tmp_path, running):
+def test_an_index_whose_folder_is_gone_promises_nothing(tmp_path, running):
     build_index(task_of({'a': 'iron'}), 'bm25', tmp_path / 'index')
     client = running(tmp_path / 'index', updates=True)
     shutil.rmtree(tmp_path / 'index')
@@ -755,7 +705,7 @@ def test_an_index_whose_folder_is_gone_promises_nothing(home, tmp_path, running)
 
 
 @pytest.mark.parametrize('path', ['/search', '/documents'])
-def test_the_body_that_a_refusal_prints_is_taken(path, home, tmp_path, running):
+def test_the_body_that_a_refusal_prints_is_taken(path, tmp_path, running):
     build_index(task_of({'a': 'iron'}), 'bm25', tmp_path / 'index')
     client = running(tmp_path / 'index', updates=True)
     headers = {'content-type': 'application/json'}
@@ -767,7 +717,7 @@ def test_the_body_that_a_refusal_prints_is_taken(path, home, tmp_path, running):
 
 
 @pytest.mark.medium
-def test_documents_are_taken_and_deleted(beir, home, tmp_path, running):
+def test_documents_are_taken_and_deleted(beir, tmp_path, running):
     build_index(task_of({'a': 'iron'}, 'sentences=1'), 'bm25', tmp_path / 'index')
     client = running(tmp_path / 'index', updates=True)
     for body in (
@@ -780,10 +730,12 @@ def test_documents_are_taken_and_deleted(beir, home, tmp_path, running):
     torn = b'{"documents": [{"_id": "a", "text": "\\udfff"}]}'
     is_error(client.post('/documents', content=torn, headers={'content-type': 'application/json'}), 422)
     text = 'Snakes are rare here. Antivenom treats a snake bite. Call early.'
-    sent = {'documents': [{'_id': 'guide/1', 'title': 'Bites', 'text': text}, {'_id': 'b', 'text': 'b'}]}
+    # `id` is the name that hits have
+    sent = {'documents': [{'_id': 'guide/1', 'title': 'Bites', 'text': text}, {'id': 'b', 'text': 'b'}]}
     first = client.post('/documents', json=sent)
     assert first.status_code == 200 and first.json()['promise'] == 2
     assert client.delete('/documents/b').status_code == 200
+    assert 'nobody' in is_error(client.delete('/documents/nobody'), 404)
     wait_for(lambda: not client.get('/health').json()['pending_updates'])
     hits = client.get('/search', params={'query': 'antivenom'}).json()['hits']
     assert [(hit['id'], hit['title'], hit['passage']) for hit in hits] == [
@@ -798,7 +750,7 @@ def test_documents_are_taken_and_deleted(beir, home, tmp_path, running):
 
 
 @pytest.mark.medium
-def test_an_update_that_fails_is_said_and_tried_again(home, tmp_path, running):
+def test_an_update_that_fails_is_said_and_tried_again(tmp_path, running):
     folder = tmp_path / 'index'
     build_index(['iron'], 'bm25', folder)
     client = running(folder, updates=True)
@@ -817,11 +769,10 @@ HALF = b'GET /health HTTP/1.1\r\nhost: localhost\r\n'
 @pytest.mark.parametrize(
     'sent', [b'', HALF, b'POST /search HTTP/1.1\r\nhost: localhost\r\ncontent-length: 50\r\n\r\n{']
 )
-def test_a_request_that_does_not_arrive_is_not_waited_for(sent, beir, home, tmp_path, running, monkeypatch):
+def test_a_request_that_does_not_arrive_is_not_waited_for(sent, words, running, monkeypatch):
     from medir_nb.retrieval import connections
 
-    build_index(str(beir), 'bm25', tmp_path / 'index')
-    client = running(tmp_path / 'index')
+    client = running(words)
     monkeypatch.setattr(connections, 'PATIENCE', 0.2)
     with socket.create_connection((client.base_url.host, client.base_url.port), timeout=5) as line:
         line.sendall(sent)
@@ -831,13 +782,12 @@ def test_a_request_that_does_not_arrive_is_not_waited_for(sent, beir, home, tmp_
 
 
 @pytest.mark.medium
-def test_a_thousand_half_headers_stop_no_service(beir, home, tmp_path):
-    build_index(str(beir), 'bm25', tmp_path / 'index')
+def test_a_thousand_half_headers_stop_no_service(words):
     with contextlib.ExitStack() as held:
         before = resource.getrlimit(resource.RLIMIT_NOFILE)
         held.callback(resource.setrlimit, resource.RLIMIT_NOFILE, before)
         resource.setrlimit(resource.RLIMIT_NOFILE, (1024, before[1]))  # of the service
-        server = Process(tmp_path / 'index')
+        server = Process(words)
         held.callback(server.kill)
         resource.setrlimit(resource.RLIMIT_NOFILE, (4096, before[1]))
         place = server.client.base_url.host, server.client.base_url.port
@@ -886,7 +836,7 @@ def kill_and_see(folder, kills, rng):
                 del promised[doc_id]
         server.kill()
     server = Process(folder)
-    wait_for(lambda: not server.client.get('/health').json()['pending_updates'], 60)
+    wait_for(lambda: not server.client.get('/health').json()['pending_updates'])
     server.process.send_signal(signal.SIGTERM)
     assert server.process.wait(30) == 0 and 'Traceback' not in server.process.stderr.read()
     found = {doc_id: text for doc_id, text in there(folder).items() if doc_id.startswith('p')}
@@ -896,40 +846,32 @@ def kill_and_see(folder, kills, rng):
 @pytest.mark.parametrize(
     'kills', [pytest.param(2, marks=pytest.mark.medium), pytest.param(100, marks=pytest.mark.slow)]
 )
-def test_acknowledged_updates_survive_kills(kills, beir, home, tmp_path):
-    build_index(str(beir), 'bm25', tmp_path / 'index')
-    kill_and_see(tmp_path / 'index', kills, random.Random(9))
+def test_acknowledged_updates_survive_kills(kills, words):
+    kill_and_see(words, kills, random.Random(9))
 
 
-# --- commands --------------------------------------------------------------------------------------------------------
-
-
-def test_the_commands_go_together(beir, home, tmp_path, medir, fake_minilm):
+def test_the_commands_go_together(beir, tmp_path, medir, fake_minilm):
     index = tmp_path / 'index'
     built = medir('index', beir, '--system', 'rrf(bm25,minilm)', '--to', index)
     assert built.code == 0 and 'generation 1; 12 added' in built.out and f'next: medir serve {index}' in built.err
     (tmp_path / 'new.jsonl').write_text('{"_id": "new", "text": "Antivenom treats a snake bite."}\n')
-    assert (
-        'generation 2; 1 added, 0 changed, 1 deleted'
-        in medir('index', index, '--add', tmp_path / 'new.jsonl', '--delete', 'd12').out
-    )
+    updated = medir('index', index, '--add', tmp_path / 'new.jsonl', '--delete', 'd12')
+    assert 'generation 2; 1 added, 0 changed, 1 deleted' in updated.out
     found = json.loads(medir('search', index, 'snake bite', 'insulin', '-k', '2', '--json').out)
     assert [answer['hits'][0]['id'] for answer in found] == ['new', 'd04'] and len(found[0]['hits']) == 2
     assert 'Antivenom treats' in medir('search', index, 'snake bite', '-k', '1').out
     assert 'nothing is deleted: nobody' in medir('index', index, '--delete', 'nobody').err
     assert 'generation 3; 1 added, 0 changed, 1 deleted' in medir('index', index, '--update', beir).out
     for source in (beir, beir / 'corpus.jsonl'):
-        answer = json.loads(
-            medir('search', source, 'glucose in the liver', '--system', 'bm25', '-k', '1', '--json').out
-        )
-        assert answer[0]['hits'][0]['id'] == 'd03'
+        ran = medir('search', source, 'glucose in the liver', '--system', 'bm25', '-k', '1', '--json')
+        assert json.loads(ran.out)[0]['hits'][0]['id'] == 'd03'
     exported = medir('export', beir, '--system', 'bm25', '--to', tmp_path / 'exported')
     assert exported.code == 0 and (tmp_path / 'exported' / 'task' / 'qrels' / 'test.tsv').is_file()
     alone = write_lines(tmp_path / 'alone' / 'corpus.jsonl', [{'_id': 'x', 'text': 'insulin'}]).parent
     assert json.loads(medir('search', alone, 'insulin', '--system', 'minilm', '--json').out)[0]['hits'][0]['id'] == 'x'
 
 
-def test_mistakes_of_the_commands_are_one_line(beir, home, tmp_path, medir):
+def test_mistakes_of_the_commands_are_one_line(beir, tmp_path, medir):
     index = tmp_path / 'index'
     medir('index', beir, '--system', 'bm25', '--to', index)
     with socket.create_server(('127.0.0.1', 0)) as taken:
@@ -958,7 +900,7 @@ def test_mistakes_of_the_commands_are_one_line(beir, home, tmp_path, medir):
             assert ran.code == 2 and words in ran.err and ran.err.count('\n') == 1, (arguments, ran)
 
 
-def test_a_file_that_is_missing_is_named_with_what_to_do(beir, home, tmp_path, medir, fake_minilm):
+def test_a_file_that_is_missing_is_named_with_what_to_do(beir, tmp_path, medir, fake_minilm):
     index = tmp_path / 'index'
     build_index(str(beir), 'rrf(bm25,minilm)', index)
     for file in ('vectors.npy', 'keys.npy'):
@@ -968,23 +910,16 @@ def test_a_file_that_is_missing_is_named_with_what_to_do(beir, home, tmp_path, m
         assert ran.code == 2 and f'{file}: it is damaged' in ran.err and 'foreseen' not in ran.err
     for path in ('vectors/minilm/vectors.npy', 'documents.arrow'):
         (index / 'generation-000001' / path).unlink()
-        ran = medir('search', index, 'diabetes')
-        assert ran.code == 2 and ran.err.count('\n') == 1
-        assert f'{path.rpartition("/")[2]} is missing; remove the folder, and build it again: medir index' in ran.err
+        said = f'{path.rpartition("/")[2]} is missing; remove the folder, and build it again: medir index'
+        refused(medir('search', index, 'diabetes'), said)
 
 
-def test_a_walk_that_is_served_says_where_its_index_is(tmp_path, home, medir):
+def test_a_walk_that_is_served_says_where_its_index_is(tmp_path, medir):
     walk = write_toy_walk(tmp_path / 'conditions').folder
-    ran = medir('serve', walk)
-    assert ran.code == 2 and f'holds no index; medir index {walk} builds one in {walk / "index"}' in ran.err
-    ran = medir('search', walk / 'index', 'gout')
-    assert ran.code == 2 and f'medir index {walk} makes its index/' in ran.err.replace('\n', ' ')
+    refused(medir('serve', walk), f'holds no index; medir index {walk} builds one in {walk / "index"}')
+    refused(medir('search', walk / 'index', 'gout'), f'medir index {walk} makes its index/')
     assert medir('index', walk, '--system', 'bm25').code == 0
-    ran = medir('serve', walk)
-    assert ran.code == 2 and f'holds no index; it is in {walk / "index"}' in ran.err
-
-
-# --- a folder of text files ------------------------------------------------------------------------------------------
+    refused(medir('serve', walk), f'holds no index; it is in {walk / "index"}')
 
 
 @pytest.fixture
@@ -1084,7 +1019,7 @@ def all_files(folder):
 
 
 @pytest.mark.parametrize('promised', [0, 1])
-def test_a_read_only_index_is_served_and_searched(promised, home, tmp_path, monkeypatch, medir, fake_minilm):
+def test_a_read_only_index_is_served_and_searched(promised, tmp_path, monkeypatch, medir, fake_minilm):
     task = task_of(some_documents(9, random.Random(3)), PASSAGES[1])
     build_index(task, 'rrf(bm25,bm25(lucene),minilm)', tmp_path / 'index')
     for _ in range(promised):
@@ -1093,7 +1028,7 @@ def test_a_read_only_index_is_served_and_searched(promised, home, tmp_path, monk
         service = retrieval.Service(folder, updates=True)
         hits = asyncio.run(service.batcher.ask('heart', {'k': 3}))['hits']
         assert hits == Index(folder).answers(['heart'], 3)[0] != []
-        wait_for(lambda: bool(service.health()['update_fault']) == bool(promised), 5)
+        wait_for(lambda: bool(service.health()['update_fault']) == bool(promised), seconds=5)
         assert service.health()['pending_updates'] == promised
         with pytest.raises(MedirError, match='could not be written down'):
             updates.promise(folder, {'delete': ['d002']})
@@ -1171,10 +1106,7 @@ def test_a_walk_begins_in_no_folder_of_others(beir, tmp_path, medir):
     assert medir('study', 'look', raw, '--to', tmp_path / 'walk').code == 0
 
 
-# --- walks and passages ----------------------------------------------------------------------------------------------
-
-
-def test_the_commands_show_the_passage(beir, home, tmp_path, medir):
+def test_the_commands_show_the_passage(beir, tmp_path, medir):
     days = [f'pain {day}' for day in range(30)]
     long = ' '.join([*days[:15], 'iron anaemia', *days[15:]])
     write_lines(beir / 'corpus.jsonl', [{'_id': 'long', 'text': long}, {'_id': 'other', 'text': 'pain drug'}])
@@ -1198,7 +1130,7 @@ def test_the_commands_show_the_passage(beir, home, tmp_path, medir):
         refused(medir('search', place, 'iron', '--system', 'bm25', '--per-document', 2), 'whole', '--passages')
 
 
-def test_an_index_remembers_the_columns_it_was_built_with(home, tmp_path, medir):
+def test_an_index_remembers_the_columns_it_was_built_with(tmp_path, medir):
     table, index = tmp_path / 'faq.csv', tmp_path / 'index'
     rows = ['Nr;Frage;Antwort', '1;Fieber?;Viel trinken.', '2;Husten?;Inhalieren.']
     table.write_text('\n'.join(rows))
@@ -1206,12 +1138,9 @@ def test_an_index_remembers_the_columns_it_was_built_with(home, tmp_path, medir)
     assert medir('index', table, '--system', 'bm25', '--to', index, '--lang', 'de', *columns).code == 0
     table.write_text('\n'.join([*rows, '3;Schnupfen?;Abwarten.']))
     updated = medir('index', index, '--update', table)
-    assert (
-        '1 added, 0 changed, 0 deleted' in updated.out and 'read by id=Nr title=Frage text=Antwort, as' in updated.err
-    )
-    assert Index(index).document('3') | {'metadata': None, 'source': None} == {
-        'id': '3', 'title': 'Schnupfen?', 'text': 'Abwarten.', 'metadata': None, 'source': None
-    }  # fmt: skip
+    assert '1 added, 0 changed, 0 deleted' in updated.out
+    assert 'read by id=Nr title=Frage text=Antwort, as' in updated.err
+    assert {'id': '3', 'title': 'Schnupfen?', 'text': 'Abwarten.'}.items() <= Index(index).document('3').items()
     other = medir('index', index, '--update', table, '--column', 'id=Nr', '--column', 'text=Frage+Antwort')
     said = f'{index}: read by id=Nr text=Frage+Antwort from now on; before: id=Nr title=Frage text=Antwort'
     assert said in other.err and '3 changed' in other.out
@@ -1223,11 +1152,9 @@ def test_an_index_remembers_the_columns_it_was_built_with(home, tmp_path, medir)
     assert '1 added' in own.out and read_manifest(index)['columns'] == {'id': 'Nr', 'text': 'Frage+Antwort'}
 
 
-def test_a_walk_is_indexed_by_what_its_verdict_recommends(home, tmp_path, medir):
+def test_a_walk_is_indexed_by_what_its_verdict_recommends(tmp_path, medir):
     walk = write_toy_walk(tmp_path / 'conditions')
-    said = medir('index', walk.folder)
-    assert said.code == 2 and said.err.count('\n') == 1
-    assert 'there is no verdict yet' in said.err and f'medir study verdict {walk.folder}' in said.err
+    refused(medir('index', walk.folder), 'there is no verdict yet', f'medir study verdict {walk.folder}')
     choice = give_verdict(walk, ['bm25', 'bm25(b=0)'], clock=False).choice
     done = medir('index', walk.folder)
     assert done.code == 0 and f'{choice}, as its verdict recommends' in done.err
@@ -1239,22 +1166,8 @@ def test_a_walk_is_indexed_by_what_its_verdict_recommends(home, tmp_path, medir)
     assert exported.code == 0 and json.loads((tmp_path / 'out' / 'manifest.json').read_text())['system'] == choice
 
 
-# --- export ----------------------------------------------------------------------------------------------------------
-
-
-def test_an_export_opens_elsewhere(beir, home, tmp_path, fake_minilm):
-    import bm25s
-
-    build_index(str(beir), 'bm25', tmp_path / 'index')
-    manifest = export_system(tmp_path / 'index', tmp_path / 'out')
-    assert (
-        manifest['system'] == 'bm25'
-        and bm25s.BM25.load(str(tmp_path / 'out' / 'bm25' / 'bm25')).scores['num_docs'] == 12
-    )
-
-
 @pytest.mark.parametrize('store', ['flat', 'qdrant', 'lancedb'])
-def test_an_export_takes_the_vectors_of_an_index(store, home, tmp_path, fake_minilm, monkeypatch):
+def test_an_export_takes_the_vectors_of_an_index(store, tmp_path, fake_minilm, monkeypatch):
     if store != 'flat':
         pytest.importorskip({'qdrant': 'qdrant_client', 'lancedb': 'lancedb'}[store])
     monkeypatch.setattr(
