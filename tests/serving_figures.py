@@ -7,19 +7,10 @@
 `build` makes passages of about 60 words from sentences of the embedded task, encodes and indexes them. `live` sends a share of
 them to a running service. `load` asks at a fixed rate, whatever the answers take, with a share of bad requests among them."""
 
-import argparse
-import json
-import os
-import random
-import signal
-import subprocess
-import sys
-import threading
-import time
+import argparse, json, os, random, signal, subprocess, sys, threading, time
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
+import httpx, numpy as np, pandas as pd
 
 
 def sentences():
@@ -73,20 +64,13 @@ def build(given):
     rows = [(f'p{place:07d}', passage(parts, rng)) for place in range(given.documents)]
     documents, start = pd.DataFrame(rows, columns=['id', 'text']), time.perf_counter()
     built = build_index(documents, given.system, given.folder, given.store)
-    return {
-        'documents': len(documents),
-        'system': given.system,
-        'store': given.store,
-        'random_vectors': given.random_vectors,
-        'seconds': time.perf_counter() - start,
-        'encoded': built.encoded,
-        'bytes': sum(path.stat().st_size for path in Path(given.folder).rglob('*') if path.is_file()),
-    }
+    told = {'documents': len(documents), 'seconds': time.perf_counter() - start, 'encoded': built.encoded}
+    told |= {name: getattr(given, name) for name in ('system', 'store', 'random_vectors')}
+    return told | {'bytes': sum(path.stat().st_size for path in Path(given.folder).rglob('*') if path.is_file())}
 
 
 def live(given):
     "A running service is sent a share of the documents anew; how long until it finds the last of them, and what it says meanwhile."
-    import httpx
 
     from medir_nb.retrieval import Index
 
@@ -97,7 +81,7 @@ def live(given):
         {'_id': doc_id, 'text': f'{passage(parts, rng)} Zanzibarium {number}.'} for number, doc_id in enumerate(chosen)
     ]
     server = Server(given.folder, '--updates')
-    client, waited, said, faults = httpx.Client(base_url=server.url, timeout=60), [], [], 0
+    client, waited, said, faults = server.client, [], [], 0
     start = time.perf_counter()
     promised = client.post('/documents', json={'documents': changed}).json()
     acknowledged = time.perf_counter() - start
@@ -115,24 +99,21 @@ def live(given):
     seconds = time.perf_counter() - start
     first = answer.json()['hits'][0]['id']
     server.stop()
-    return {
-        'changed': len(changed),
-        'acknowledged_after': acknowledged,
-        'found_after': seconds,
-        'first_hit_right': first == chosen[-1],
-        'faults': faults,
-        'ms_meanwhile': np.percentile(np.array(waited) * 1000, [50, 95, 100]).round(1).tolist(),
-        'said': said,
-    }
+    told = {'changed': len(changed), 'acknowledged_after': acknowledged, 'found_after': seconds}
+    told |= {'first_hit_right': first == chosen[-1], 'faults': faults, 'said': said}
+    return told | {'ms_meanwhile': np.percentile(np.array(waited) * 1000, [50, 95, 100]).round(1).tolist()}
 
 
 class Server:
     "`medir serve` as a process of its own."
 
-    def __init__(self, folder, *more):
+    def __init__(self, folder, *more, **streams):
         command = [sys.executable, '-m', 'medir_nb.workbook', 'serve', str(folder), '--port', '0', *more]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
-        self.url = self.process.stdout.readline().split()[0]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True, **streams)
+        line = self.process.stdout.readline()
+        assert line.startswith('http://'), line
+        self.url = line.split()[0]
+        self.client = httpx.Client(base_url=self.url, timeout=60)
 
     def memory(self, kind='RssAnon'):
         "Memory in MB: its own (RssAnon), or pages of files that the system may take back (RssFile)."
@@ -141,22 +122,16 @@ class Server:
 
     def stop(self, number=signal.SIGTERM):
         os.killpg(self.process.pid, number)
+        self.client.close()
         return self.process.wait(60)
 
 
-BAD = (
-    '{"query": ',
-    '{"query": ""}',
-    '{"query": "x", "k": 0}',
-    '{"query": "x", "top": 3}',
-    '{"query": "' + 'x' * 2_000_000 + '"}',
-)
+BAD = ['{"query": ', '{"query": ""}', '{"query": "x", "k": 0}', '{"query": "x", "top": 3}']
+BAD += ['{"query": "' + 'x' * 2_000_000 + '"}']
 
 
 def load(given):
     from concurrent.futures import ThreadPoolExecutor
-
-    import httpx
 
     server, guard, rng = Server(given.folder), threading.Lock(), random.Random(3)
     waited, bad, faults, memory = [], [], [], []
@@ -196,19 +171,11 @@ def load(given):
     files = server.memory('RssFile')
     status = server.stop()
     quantiles = np.percentile(np.array(waited) * 1000, [50, 95, 99, 100]).round(2).tolist()
-    return {
-        'requests': number,
-        'rate': given.rate,
-        'seconds': given.seconds,
-        'ms': dict(zip(('p50', 'p95', 'p99', 'max'), quantiles)),
-        'faults': len(faults),
-        'first_fault': str(faults[:1]),
-        'bad_requests': len(bad),
-        'bad_answered_well': sum(bad),
-        'own_memory_mb': [round(own) for own in memory[::6]],  # every minute
-        'file_pages_mb': round(files),
-        'exit_status': status,
-    }
+    told = {'requests': number, 'rate': given.rate, 'seconds': given.seconds, 'exit_status': status}
+    told |= {'ms': dict(zip(('p50', 'p95', 'p99', 'max'), quantiles)), 'faults': len(faults)}
+    told |= {'first_fault': str(faults[:1]), 'bad_requests': len(bad), 'bad_answered_well': sum(bad)}
+    # of its own memory, a number a minute
+    return told | {'own_memory_mb': [round(own) for own in memory[::6]], 'file_pages_mb': round(files)}
 
 
 if __name__ == '__main__':

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np, pandas as pd, pytest
 from conftest import DOCUMENTS, QUERIES, refused, refuses, write_lines
+from serving_figures import Server
 from test_encoder import wait_for
 from test_retrieval import shared_words  # noqa: F401 - a fixture
 
@@ -787,8 +788,8 @@ def test_a_thousand_half_headers_stop_no_service(words):
         before = resource.getrlimit(resource.RLIMIT_NOFILE)
         held.callback(resource.setrlimit, resource.RLIMIT_NOFILE, before)
         resource.setrlimit(resource.RLIMIT_NOFILE, (1024, before[1]))  # of the service
-        server = Process(words)
-        held.callback(server.kill)
+        server = Server(words, '--updates', stderr=subprocess.PIPE)
+        held.callback(server.stop, signal.SIGKILL)
         resource.setrlimit(resource.RLIMIT_NOFILE, (4096, before[1]))
         place = server.client.base_url.host, server.client.base_url.port
         for _ in range(1100):
@@ -799,31 +800,11 @@ def test_a_thousand_half_headers_stop_no_service(words):
     assert 'those that have not sent their request longest are dropped' in said and len(said) < 1000
 
 
-class Process:
-    "`medir serve --updates` as a process of its own."
-
-    def __init__(self, folder, *more):
-        self.process = subprocess.Popen(
-            [sys.executable, '-m', 'medir_nb.workbook', 'serve', str(folder), '--updates', '--port', '0', *more],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        )  # fmt: skip
-        line = self.process.stdout.readline()
-        assert line.startswith('http://'), line + self.process.stderr.read()
-        import httpx
-
-        self.client = httpx.Client(base_url=line.split()[0], timeout=30)
-
-    def kill(self):
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(20)
-        self.client.close()
-
-
 def kill_and_see(folder, kills, rng):
     "Send documents, kill at random moments, start again; every acknowledged document must be there."
     promised, number = {}, 0
     for _ in range(kills):
-        server, until = Process(folder), time.time() + rng.uniform(0.0, 1.5)
+        server, until = Server(folder, '--updates', stderr=subprocess.PIPE), time.time() + rng.uniform(0.0, 1.5)
         while time.time() < until or not promised:
             number += 1
             doc_id = f'p{number % 7}' if number % 3 else f'p{number}'
@@ -834,8 +815,8 @@ def kill_and_see(folder, kills, rng):
             if number % 5 == 0:
                 assert server.client.delete(f'/documents/{doc_id}').status_code == 200
                 del promised[doc_id]
-        server.kill()
-    server = Process(folder)
+        server.stop(signal.SIGKILL)
+    server = Server(folder, '--updates', stderr=subprocess.PIPE)
     wait_for(lambda: not server.client.get('/health').json()['pending_updates'])
     server.process.send_signal(signal.SIGTERM)
     assert server.process.wait(30) == 0 and 'Traceback' not in server.process.stderr.read()
