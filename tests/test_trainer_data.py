@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np, pytest
-from conftest import ASKED, chat_answer, FOUND, in_full, TINY_ROW, write_beir, write_lines
+from conftest import ASKED, chat_answer, FOUND, in_full, refuses, table, TINY_ROW, write_beir, write_lines
 from tiny_models import make_model
 
 from medir_nb import generator as g
-from medir_nb.core import MedirError, registry, rows as more_rows
+from medir_nb.core import registry, rows as more_rows
 from medir_nb.data import load_task, perturbations
 from medir_nb.generator import Generation
 from medir_nb.papers import published
@@ -30,14 +30,10 @@ from medir_nb.trainer.labelled_sets import file_rows
 
 ROOT = Path(__file__).parent.parent
 
-DOCS = {
-    'd1': 'A sudden loss of vision in one eye.',
-    'd2': 'Pain in the lower back after lifting.',
-    'd3': 'A rash of small red blisters along a nerve.',
-    'd4': 'Swelling of the ankles towards the evening.',
-    'd5': 'A dry cough that lasts for weeks.',
-    'd6': 'Ringing in both ears without an outer sound.',
-}
+TEXTS = """A sudden loss of vision in one eye. | Pain in the lower back after lifting.
+A rash of small red blisters along a nerve. | Swelling of the ankles towards the evening.
+A dry cough that lasts for weeks. | Ringing in both ears without an outer sound."""
+DOCS = {f'd{i}': text for i, text in enumerate(sum(table(TEXTS), ()), 1)}
 
 
 class Speaker:
@@ -129,16 +125,13 @@ def test_every_style_has_two_pairs_and_the_paper_has_seven():
     assert len(blocks['zh']) == 7 and {block['like'] for block in blocks['zh'].values()} == set(printed.split())
     assert all(len(block['pairs']) == 2 for styles in blocks.values() for block in styles.values())
     assert example_blocks('zh', ['exam'])['exam'].count('文字：') == 2
-    with pytest.raises(MedirError, match='did you mean .exam'):
-        example_blocks('zh', ['exams'])
+    refuses(lambda: example_blocks('zh', ['exams']), "did you mean 'exam'")
 
 
 def test_a_query_a_document_its_style_fixed_by_its_id(speaker, home):
     said = speaker(lambda r: f'what about {r.id}?')
-    all_of_them, half = (synthesize_queries(some, 'smollm2') for some in (rows(), rows()[:3]))
-    assert all_of_them.rows[:3] == half.rows and [row['text'] for row in half] == [
-        f'what about d{i}?' for i in (1, 2, 3)
-    ]
+    whole, half = (synthesize_queries(some, 'smollm2') for some in (rows(), rows()[:3]))
+    assert whole.rows[:3] == half.rows and [row['text'] for row in half] == [f'what about d{i}?' for i in (1, 2, 3)]
     assert len(said.asked) == 6 and all(DOCS[r.id] in r.prompt for r in said.asked)  # the second call replayed
     many = synthesize_queries([{'id': str(i), 'doc': 'x'} for i in range(40)], 'smollm2', most_repeated=1)
     assert {row['task'] for row in many} == set(registry('examples')['en'])
@@ -235,8 +228,7 @@ def test_fewer_candidates_than_negatives_are_filled_up_and_counted(home):
     assert all(len(row['neg']) == 4 for row in found) and found.stats['filled up at random'] >= 12
     short = hard_negatives(queried()[:3], 'minilm', 5, (0, 3))
     assert all(len(row['neg']) == 2 for row in short) and short.stats['with fewer negatives than asked'] == 3
-    with pytest.raises(MedirError, match='holds no rank'):
-        hard_negatives(queried(), 'minilm', 2, (5, 5))
+    refuses(lambda: hard_negatives(queried(), 'minilm', 2, (5, 5)), 'holds no rank')
 
 
 def test_the_hypothetical_document_takes_part_in_the_search(home):
@@ -276,8 +268,8 @@ def test_halves_of_changes_share_none_and_a_row_keeps_what_answers_it(home, tmp_
         assert all((row['pos'], row['neg']) == (['p'], ['n']) for row in more)
         rule = half_of(perturbations('en', kinds=['lay wording'])['lay wording'], half)
         assert bool(rule('Kidney stones')) == bool(rule('my kidney stones since May')) == (half == 'a')
-    with pytest.raises(MedirError, match="no kind 'negation' under which a question stays the same"):
-        mine('augment', str(path), tmp_path / 'c.jsonl', kinds=['negation'])
+    wrong = lambda: mine('augment', str(path), tmp_path / 'c.jsonl', kinds=['negation'])
+    refuses(wrong, "no kind 'negation' under which a question stays the same")
 
 
 def test_steps_run_from_file_to_file(tmp_path, speaker, home, medir):
@@ -358,9 +350,8 @@ def written_by(writer):
     "The rows of a writer of training files, where one query has four answers, each in a row of its own."
     if writer == 'hard_negatives':
         rows = [{'id': str(i), 'text': 'what do statins do', 'doc': text} for i, text in enumerate(SHARED)]
-        return hard_negatives(
-            [*rows, *({'id': f'o{i}', 'text': t, 'doc': t} for i, t in enumerate(OTHERS))], 'bm25', 2, (0, 7)
-        )
+        rows += [{'id': f'o{i}', 'text': text, 'doc': text} for i, text in enumerate(OTHERS)]
+        return hard_negatives(rows, 'bm25', 2, (0, 7))
     rows = [{'id': f's/{i}', 'query': 'what do statins do', 'pos': [text], 'neg': []} for i, text in enumerate(SHARED)]
     if writer == 'draw_negatives':
         rows = [{**row, 'source': f's{i % 2}'} for i, row in enumerate(rows)]
@@ -405,8 +396,7 @@ def test_a_collection_gives_the_documents_of_the_highest_grade(tmp_path, home):
     assert [r['id'] for r in mined] == ['fever/q1', 'fever/q2', 'fever/q3']
     assert mined.rows[0]['pos'][0].startswith('Beta blockers') and len(mined.rows[0]['pos']) == 1
     assert mined.stats['empty query or positive'] == 1  # q4, of which nothing is relevant
-    with pytest.raises(MedirError, match="no qrels of split 'dev'"):
-        load_labelled('fever', path=str(tmp_path / 'F'), split='dev')
+    refuses(lambda: load_labelled('fever', path=str(tmp_path / 'F'), split='dev'), "no qrels of split 'dev'")
 
 
 def test_documents_that_judges_refused_are_the_negatives(tmp_path, home):
@@ -434,10 +424,8 @@ def test_an_array_is_read_an_object_at_a_time(tmp_path, monkeypatch):
 def test_lists_of_sets(tmp_path, home, monkeypatch, capsys):
     monkeypatch.delenv('MEDIR_DATA', raising=False)
     file = str(write_lines(tmp_path / 'm.jsonl', [{'question': 'a', 'answer': 'b'}]))
-    with pytest.raises(MedirError, match='did you mean .medquad'):
-        load_sets(['medquat'], leave_out=True)
-    with pytest.raises(MedirError, match='tuning set mednli: it needs a licence'):
-        load_sets(['medquad', 'mednli'], {'medquad': file})
+    refuses(lambda: load_sets(['medquat'], leave_out=True), "did you mean 'medquad'")
+    refuses(lambda: load_sets(['medquad', 'mednli'], {'medquad': file}), 'tuning set mednli: it needs a licence')
     mined = load_sets(['medquad', 'mednli'], {'medquad': file}, leave_out=True)
     assert mined.stats == {'kept': 1, 'medquad: kept': 1, 'mednli: not at hand': 1}
     assert 'mednli: it needs a licence' in capsys.readouterr().err
@@ -475,8 +463,8 @@ def test_released_rows_stay_one_a_line_and_are_told_apart_by_their_instruction(t
     assert len(load_labelled('bmretriever-released', path=str(file), limit=3)) == 3
     data = {'sets': ['bmretriever-released'], 'paths': {'bmretriever-released': str(file)}}
     assert write_tuning_data(TuningData(**data), tmp_path / 'd').rows == 5  # each brought its negative
-    with pytest.raises(MedirError, match='names no instruction, so its group is unknown'):
-        write_tuning_data(TuningData(**data, groups=['biomedical', 'general']), tmp_path / 'd')
+    grouped = TuningData(**data, groups=['biomedical', 'general'])
+    refuses(lambda: write_tuning_data(grouped, tmp_path / 'd'), 'names no instruction, so its group is unknown')
 
 
 def test_a_group_that_holds_nothing_is_named(tmp_path, home, capsys):
@@ -512,29 +500,20 @@ def example(*texts):
     return json.dumps(dict(zip(WrittenExample.model_fields, texts, strict=True)))
 
 
-@pytest.mark.parametrize(
-    'schema, text, faults, fault',
-    [
-        (WrittenQuery, '{"query": "a {b} c"}', [], ''),
-        (WrittenQuery, 'Sure! {"query": "a"} Hope it helps.', [], ''),
-        (WrittenQuery, '{"query": {"a": 1}', [], 'broken JSON'),  # the whole inside is no answer
-        (WrittenQuery, '{query} {"query": "a"}', [], 'broken JSON'),
-        (WrittenQuery, '{"a":' * 100_000, [], 'broken JSON'),
-        (WrittenQuery, '', [], 'no JSON object'),
-        (WrittenQuery, '{"query": 3}', [], 'a field of another kind'),
-        (WrittenQuery, '{"query": " "}', [], 'an empty field'),
-        (WrittenQuery, '{"Query": "a"}', [], 'a field is missing'),
-        (WrittenQuery, '{"query": "a', ['cut off'], 'cut off'),
-        (WrittenQuery, '{"query": "a"}', ['wrong language'], 'wrong language'),
-        (WrittenTasks, '["a", "b"]', [], ''),
-        (WrittenTasks, '{"tasks": ["a"]}', [], 'JSON of another shape'),
-        (WrittenExample, example('b', 'a', 'a'), [], 'both documents are one text'),
-        (WrittenExample, example('a', 'a', 'b'), [], 'the query is its document'),
-    ],
-)
-def test_answers_fit_their_schema_or_say_why_not(schema, text, faults, fault):
-    read = read_answer(text, schema, faults)
-    assert read.fault == fault and (read.value is None) == bool(fault)
+def test_answers_fit_their_schema_or_say_why_not():
+    broken = ['{"query": {"a": 1}', '{query} {"query": "a"}', '{"a":' * 100_000]  # the whole inside is no answer
+    of_queries = dict.fromkeys(['{"query": "a {b} c"}', 'Sure! {"query": "a"} Hope it helps.'], '')
+    of_queries |= {'': 'no JSON object', '{"query": 3}': 'a field of another kind', '{"query": " "}': 'an empty field'}
+    of_queries |= {'{"Query": "a"}': 'a field is missing', **dict.fromkeys(broken, 'broken JSON')}
+    read = {text: read_answer(text, WrittenQuery, []) for text in of_queries}
+    assert {text: answer.fault for text, answer in read.items()} == of_queries
+    assert all((answer.value is None) == bool(answer.fault) for answer in read.values())
+    torn, foreign = (read_answer('{"query": "a"}', WrittenQuery, [met]) for met in ('cut off', 'wrong language'))
+    assert (torn.fault, torn.value, foreign.fault, foreign.value) == ('cut off', None, 'wrong language', None)
+    lists = [read_answer(text, WrittenTasks, []).fault for text in ('["a", "b"]', '{"tasks": ["a"]}')]
+    same = [read_answer(example(*texts), WrittenExample, []).fault for texts in ('baa', 'aab')]
+    assert lists == ['', 'JSON of another shape']
+    assert same == ['both documents are one text', 'the query is its document']
 
 
 @pytest.fixture
@@ -556,13 +535,8 @@ asked_about = lambda prompt: json.dumps({'query': f'what is seen in case {number
 
 
 def test_queries_are_written_counted_and_replayed(writer, home):
-    odd = {
-        0: '{"query": "cut',
-        1: 'I cannot.',
-        2: 'Here: {"query": "which disease has it?"}',
-        3: '{"query": "Finding number 3"}',
-        4: '{"query": "which disease has it?"}',
-    }
+    odd = ['{"query": "cut', 'I cannot.', 'Here: {"query": "which disease has it?"}']
+    odd = dict(enumerate([*odd, '{"query": "Finding number 3"}', '{"query": "which disease has it?"}']))
     server = writer(lambda prompt: odd.get(number_of(prompt)) or asked_about(prompt))
     written = write_queries(FINDINGS, 'smollm2')
     broken = {'broken: broken JSON': 1, 'broken: no JSON object': 1}
@@ -577,9 +551,8 @@ def test_queries_are_written_counted_and_replayed(writer, home):
 
 
 def test_tasks_are_distinct_and_asking_ends_with_ideas(writer, home):
-    answers = iter(
-        [['A search.', '1. a SEARCH'], ['For type 1 diabetes', 'For type 2 diabetes'], 'prose'] + [['A search']] * 50
-    )
+    said = [['A search.', '1. a SEARCH'], ['For type 1 diabetes', 'For type 2 diabetes'], 'prose']
+    answers = iter([*said, *[['A search']] * 50])
     server = writer(lambda prompt: json.dumps(next(answers)))
     tasks = brainstorm_tasks('smollm2', calls=30, n=2, most_repeated=0.5)
     # which of three spellings is met first hangs on the order in which the requests end
@@ -613,16 +586,9 @@ def test_examples_take_their_values_by_task_and_number(writer, home):
 
 
 def training_rows():
-    rows = [
-        ('s/1', 'qa', 'a', []),
-        ('s/2', 'qb', 'b', []),
-        ('s/3', ' Qa', 'a2', []),
-        ('o/1', 'qc', 'c', ['x', 'y', 'z']),
-    ]
-    return [
-        {'id': i, 'query': query, 'pos': [pos], 'neg': neg, 'instruction': i[0].upper(), 'source': i[0]}
-        for i, query, pos, neg in rows
-    ]
+    rows = [('s/1', 'qa', 'a', ''), ('s/2', 'qb', 'b', ''), ('s/3', ' Qa', 'a2', ''), ('o/1', 'qc', 'c', 'xyz')]
+    common = lambda i: {'id': i, 'instruction': i[0].upper(), 'source': i[0]}
+    return [{**common(i), 'query': query, 'pos': [pos], 'neg': [*neg]} for i, query, pos, neg in rows]
 
 
 def test_a_negative_comes_from_the_own_source_and_answers_nothing(home):
@@ -690,8 +656,7 @@ def test_a_set_of_lines_is_searched_over_all_its_answers(tmp_path, home):
     data = TuningData(sets=['gooaq'], paths={'gooaq': file}, limit=1, miner='bm25')
     assert data.searched == 'corpus'  # the paper's way is the default
     write_lines(tmp_path / 'gooaq.jsonl', [line for line in lines if line['answer'] not in row['pos']])
-    with pytest.raises(MedirError, match='gooaq: the positives of gooaq/.* are not in its corpus'):
-        drawn('corpus')
+    refuses(lambda: drawn('corpus'), 'gooaq: the positives of gooaq/', ' are not in its corpus')
 
 
 def clumps(n, dim=48, seed=0, spread=0.5, centres=None):
@@ -751,7 +716,7 @@ def test_a_killed_filter_goes_on_and_keeps_the_same(home, tmp_path, monkeypatch)
 
 
 def test_rows_are_thinned_by_their_field(fake_minilm, home, tmp_path):
-    texts = ['kidney stone pain', 'kidney stone pain', 'kidney stone pain', 'rash on hands', ' ', 'cough at night']
+    texts = [*['kidney stone pain'] * 3, 'rash on hands', ' ', 'cough at night']
     rows = [{'id': str(i), 'text': text} for i, text in enumerate(texts)]
     kept = diversify(rows, 'minilm', side='query', seeds=0, order='given')
     assert [row['id'] for row in kept] == ['0', '1', '3', '5']
@@ -765,10 +730,8 @@ def test_rows_are_thinned_by_their_field(fake_minilm, home, tmp_path):
 
 def topic_judge(asked):
     "S where the topic agrees and the remedy is a short one, nothing for one remedy, D elsewhere."
-    return [
-        None if c.doc_id.endswith('-7') else 'S' if c.doc_id[1] == c.query_id[1] and c.doc_id[-1] in '12' else 'D'
-        for c in asked
-    ]
+    vote = lambda c: 'S' if c.doc_id[1] == c.query_id[1] and c.doc_id[-1] in '12' else 'D'
+    return [None if c.doc_id.endswith('-7') else vote(c) for c in asked]
 
 
 def curated(home, judge=topic_judge, lists=None, **changes):
@@ -788,10 +751,7 @@ def test_judged_documents_become_rows_that_the_trainer_reads(home, tmp_path):
 
 
 def test_queries_without_a_positive_and_short_lists_are_counted(home):
-    def judge(asked):
-        return ['S' if c.query_id == 'q0' else 'D' for c in asked]
-
-    rows = curated(home, judge, top=3)
+    rows = curated(home, lambda asked: ['S' if c.query_id == 'q0' else 'D' for c in asked], top=3)
     assert len(rows) == 1 and rows.rows[0]['neg'] == []
     assert rows.stats['queries without a positive'] == 3 and rows.stats['with fewer negatives than asked'] == 1
 
@@ -806,19 +766,13 @@ def test_rows_of_a_query_share_no_positive_and_draws_hang_on_the_query(home):
     assert first == [(['a'], ['c', 'd'])]
 
 
-@pytest.mark.parametrize(
-    'scale, votes, positives, negatives',
-    [
-        ('grades', ['S', 'A', 'B', 'D', None, 'X'], 2, 2),
-        ('binary', [True, False, None, 'S', False, True], 2, 2),
-        (Scale(('S',), ('A', 'B', 'C', 'D')), ['S', 'A', 'B', 'C', 'D', ''], 1, 4),
-    ],
-)
-def test_the_cut_of_a_scale_decides_exactly(scale, votes, positives, negatives):
-    asked, counts = [[Candidate('q', 'query', str(i), 'text') for i in range(6)]], Counter()
-    [(good, bad)] = judged_lists(asked, lambda _: votes, scale, counts)
-    assert (len(good), len(bad)) == (positives, negatives)
-    assert counts['pairs without a usable vote'] == 6 - positives - negatives
+def test_the_cut_of_a_scale_decides_exactly():
+    asked, own = [[Candidate('q', 'query', str(i), 'text') for i in range(6)]], Scale(('S',), ('A', 'B', 'C', 'D'))
+    votes = {'grades': ['S', 'A', 'B', 'D', None, 'X'], 'binary': [True, False, None, 'S', False, True]}
+    for scale, cast, wanted in ((own, [*'SABCD', ''], (1, 4)), *((s, v, (2, 2)) for s, v in votes.items())):
+        counts = Counter()
+        [(good, bad)] = judged_lists(asked, lambda _, cast=cast: cast, scale, counts)
+        assert (len(good), len(bad), counts['pairs without a usable vote']) == (*wanted, 6 - sum(wanted))
 
 
 def test_candidates_are_asked_once_in_order_and_the_query_itself_is_no_candidate(home):
@@ -837,8 +791,8 @@ def test_instructions_that_a_model_cannot_take(tmp_path, own_registry):
     own_registry(models={'tiny-mute': row, 'tiny-apart': {**row, **told, 'prompt_in_pooling': False}})
     lines = [{'query': f'what is {i}', 'pos': [f'it is {i}'], 'instruction': told} for i, told in enumerate('ab')]
     settings = {'data': write_lines(tmp_path / 'x.jsonl', lines), 'negatives': 1, 'batch_size': 2, 'max_steps': 1}
-    with pytest.raises(MedirError, match='leaves the prompt out of its pooling.*from line to line'):
-        train_encoder(model='tiny-apart', output='apart', **settings)
+    wrong = lambda: train_encoder(model='tiny-apart', output='apart', **settings)
+    refuses(wrong, 'leaves the prompt out of its pooling', 'from line to line')
     assert train_encoder(model='tiny-mute', output='mute', **settings).steps == 1  # it has no place for them
 
 
