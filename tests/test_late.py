@@ -3,33 +3,24 @@
 import shutil
 
 import numpy as np, pandas as pd, pytest
+from conftest import refuses, table
 from hub.models import token_files
 
-from medir_nb.core import MedirError, registry
+from medir_nb.core import registry
 from medir_nb.data import task_from_frames
 from medir_nb.encoder import Encoder, encoder_spec
 from medir_nb.encoder.multi_vector import ragged
+from medir_nb.encoder.availability import gigabytes_of
 from medir_nb.encoder.store import array_vectors, LAYOUTS
 from medir_nb.evaluator import compare, evaluate
-from medir_nb.encoder.availability import gigabytes_of
-from medir_nb.retrieval import build_index, change_index, Index, Job, parse, pending, retriever_of, search
-from medir_nb.retrieval import late_stage
+from medir_nb.retrieval import build_index, change_index, Index, Job, late_stage, parse, pending, retriever_of, search
 from medir_nb.retrieval.late_stage import late_search
 from medir_nb.study import export_system
 
-TEXTS = {
-    'd1': 'Atorvastatin lowers LDL cholesterol!',
-    'd2': 'Metformin is the first drug for type 2 diabetes; it reduces glucose production in the liver.',
-    'd3': 'Beta blockers after a heart attack.',
-    'd4': '. . .',
-}
+TEXTS = {'d1': 'Atorvastatin lowers LDL cholesterol!', 'd3': 'Beta blockers after a heart attack.', 'd4': '. . .'}
+TEXTS['d2'] = 'Metformin is the first drug for type 2 diabetes; it reduces glucose production in the liver.'
 ASKED = {'q1': 'which drug lowers cholesterol', 'q2': 'glucose, please', 'q3': 'heart'}
 ROWS = {'stanford': 'colbertv2', 'pylate': 'gte-moderncolbert-v1'}
-
-
-@pytest.fixture(autouse=True)
-def own_home(home):
-    return home
 
 
 @pytest.fixture(scope='module')
@@ -69,8 +60,7 @@ def test_a_folder_of_each_layout_ranks_as_the_library_scores(folders, task, layo
     assert spec.max_document_tokens == {'stanford': 180}.get(layout, 300)
     wanted = model.similarity(model.encode_query(list(ASKED.values())), model.encode_document(list(TEXTS.values())))
     wanted = {(q, d): float(wanted[i, j]) for i, q in enumerate(ASKED) for j, d in enumerate(TEXTS)}
-    found = scores_of(search(task, folder).run)
-    assert found == pytest.approx(wanted, abs=1e-5)
+    assert scores_of(search(task, folder).run) == pytest.approx(wanted, abs=1e-5)
     behind = scores_of(search(task, f'bm25>{folder}@2').run)
     assert behind == pytest.approx({pair: wanted[pair] for pair in behind}, abs=1e-5) and behind
     assert pending(folder, task)['to_encode'] == pending(f'bm25>{folder}@2', task)['to_encode'] == 0
@@ -162,8 +152,8 @@ def test_an_index_keeps_updates_and_exports_token_vectors(folders, task, tmp_pat
     [part] = manifest['parts']
     ends = np.load(tmp_path / 'out' / part['files'][1])
     assert part['kind'] == 'multi_vector' and len(np.load(tmp_path / 'out' / part['files'][0])) == ends[-1]
-    with pytest.raises(MedirError, match='keeps float vectors; leave --store out'):
-        build_index(task, system, tmp_path / 'other', store='qdrant')
+    other = lambda: build_index(task, system, tmp_path / 'other', store='qdrant')
+    refuses(other, 'keeps float vectors; leave --store out')
 
 
 def test_half_floats_take_half_the_bytes_and_move_no_list(folders, task, home, tmp_path):
@@ -172,8 +162,7 @@ def test_half_floats_take_half_the_bytes_and_move_no_list(folders, task, home, t
     wanted, counted = search(task, whole).run, search(task, half)
     assert counted.stats['encoded_docs'] == 0  # they are made of the floats that are kept
     assert list(counted.run.doc_id) == list(wanted.doc_id)
-    lost = np.abs(counted.run.score - wanted.score).max()
-    assert 0 < lost < 2e-3
+    assert 0 < np.abs(counted.run.score - wanted.score).max() < 2e-3
     weights = 1e9 * (gigabytes_of(encoder_spec(whole).params, 'float32') or 0)
     of_vectors = [retriever.disk_bytes(Job(task)) - weights for retriever in (plain, small)]
     assert of_vectors[1] == of_vectors[0] / 2 > 0
@@ -186,10 +175,9 @@ def test_half_floats_take_half_the_bytes_and_move_no_list(folders, task, home, t
 
 
 def test_words_that_matched_stand_beside_cases(folders, task):
-    a, b = evaluate(task, 'bm25', ['RR']), evaluate(task, f'bm25>{folders / "pylate"}@3', ['RR'])
-    c = evaluate(task, str(folders / 'pylate'), ['RR'])
-    shown = repr(compare(a, b)) + repr(compare(a, c))
-    assert ' → ' in shown
+    late = folders / 'pylate'
+    plain, *others = (evaluate(task, system, ['RR']) for system in ('bm25', f'bm25>{late}@3', str(late)))
+    assert ' → ' in ''.join(repr(compare(plain, other)) for other in others)
 
 
 REFUSED = """
@@ -202,18 +190,17 @@ bm25>minilm@5(vectors=tokens,complete=3) | complete takes no value but true
 """
 
 
-@pytest.mark.parametrize('line', REFUSED.strip().splitlines())
-def test_what_is_not_heard_is_one_line(line):
-    expression, why = line.split(' | ')
-    with pytest.raises(MedirError) as refused:
-        parse(expression)
-    assert why in str(refused.value) and '\n' not in str(refused.value)
+@pytest.mark.parametrize('expression, why', table(REFUSED))
+def test_what_is_not_heard_is_one_line(expression, why):
+    refuses(lambda: parse(expression), why)
 
 
 def test_vectors_of_another_width_are_refused(folders, task):
     query, document = ragged([np.ones((2, 96), np.float32)]), ragged([np.ones((3, 128), np.float32)])
-    with pytest.raises(MedirError, match='queries have 96 numbers, and those of documents 128; encode both'):
-        late_stage.maxsim_scores(query, document)
-    narrow = Encoder(encoder_spec(str(folders / 'pylate'), dim=96))
-    with pytest.raises(MedirError, match='token vectors have 128 numbers, its row says 96; correct dim in its row'):
-        narrow.encode(['statins'], 'query')
+    said = 'queries have 96 numbers, and those of documents 128; encode both'
+    refuses(lambda: late_stage.maxsim_scores(query, document), said)
+    narrow, said = (
+        Encoder(encoder_spec(str(folders / 'pylate'), dim=96)),
+        'have 128 numbers, its row says 96; correct dim',
+    )
+    refuses(lambda: narrow.encode(['statins'], 'query'), said)

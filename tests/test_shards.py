@@ -3,15 +3,15 @@
 import contextlib, json, multiprocessing, os, random, resource, shutil, threading, time
 from functools import partial
 from pathlib import Path
-import numpy as np
-import pytest
+
+import numpy as np, pytest
+
+from medir_nb.core import MedirError
 from medir_nb.core.engines import LocalEngine, RayEngine, work_off
-from medir_nb.core.errors import MedirError
 from medir_nb.core.files import write_lines
-from medir_nb.encoder.model import Encoder
 from medir_nb.data import corpus_task
-from medir_nb.encoder import encode_corpus
-from medir_nb.encoder.shards import ShardStore, check_whole, count_shards, encode_shard, plan_shards, shard_vectors
+from medir_nb.encoder import encode_corpus, Encoder
+from medir_nb.encoder.shards import check_whole, count_shards, encode_shard, plan_shards, shard_vectors, ShardStore
 from medir_nb.generator.expansion import as_queries
 from medir_nb.generator.toy_llm import ToyServer
 from medir_nb.retrieval import generate_shards, parse, search_shards
@@ -40,13 +40,10 @@ ENCODER = Encoder(Hashes())
 
 
 def corpus_of(folder, n, poison=()):
-    rows = (
-        {'_id': f'd{i}', 'title': f'T{i % 7}', 'text': f'{"poison " * (i in poison)}abstract {i} of {i * i}'}
-        for i in range(n)
-    )
-    path = folder / 'corpus.jsonl'
-    path.write_text('\n'.join(map(json.dumps, rows)) + '\n')
-    return path
+    text = lambda i: f'{"poison " * (i in poison)}abstract {i} of {i * i}'
+    rows = ({'_id': f'd{i}', 'title': f'T{i % 7}', 'text': text(i)} for i in range(n))
+    write_lines(folder / 'corpus.jsonl', rows)
+    return folder / 'corpus.jsonl'
 
 
 def whole(store):
@@ -67,9 +64,9 @@ def test_a_process_that_is_killed_thirty_times_leaves_the_same_vectors(tmp_path)
     corpus = corpus_of(tmp_path, 100_000)
     once, _ = encode_all(corpus, tmp_path / 'once', 3000)
     random.seed(7)
-    os.environ['MEDIR_TEST_SECONDS'] = '0.05'
     kills, ended, child = 0, False, multiprocessing.get_context('fork').Process
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv('MEDIR_TEST_SECONDS', '0.05')
         while not ended:
             process = child(target=encode_all, args=(corpus, tmp_path / 'killed', 3000))
             process.start()
@@ -78,8 +75,6 @@ def test_a_process_that_is_killed_thirty_times_leaves_the_same_vectors(tmp_path)
             process.kill()
             process.join()
             kills += not ended
-    finally:
-        del os.environ['MEDIR_TEST_SECONDS']
     assert kills == 30
     store, encoded = encode_all(corpus, tmp_path / 'killed', 3000)
     assert encoded == 0 and whole(store) == whole(once)
@@ -157,9 +152,6 @@ def dies_once(folder, number):
     return number
 
 
-# --- a simulated cluster of three nodes
-
-
 @pytest.fixture(scope='module')
 def nodes(tmp_path_factory):
     pytest.importorskip('ray', reason='Ray is not installed: pip install "medir_nb[ray]"')
@@ -171,19 +163,16 @@ def nodes(tmp_path_factory):
 
 
 @pytest.fixture
-def slowly(monkeypatch):
-    monkeypatch.setenv('MEDIR_TEST_SECONDS', '0.3')
-
-
-@pytest.fixture
-def corpus_and_whole(tmp_path):
-    "A corpus of 40 shards, and what one process makes of it."
+def corpus_and_whole(tmp_path, monkeypatch):
+    "A corpus of 40 shards, and what one process makes of it; from then on each block takes its time."
     corpus = corpus_of(tmp_path, 40_000)
-    return corpus, whole(encode_all(corpus, tmp_path / 'here', 1000)[0])
+    of_one = whole(encode_all(corpus, tmp_path / 'here', 1000)[0])
+    monkeypatch.setenv('MEDIR_TEST_SECONDS', '0.3')
+    return corpus, of_one
 
 
 @pytest.mark.slow
-def test_a_node_that_is_lost_while_encoding_costs_the_shard_in_work(tmp_path, nodes, corpus_and_whole, slowly):
+def test_a_node_that_is_lost_while_encoding_costs_the_shard_in_work(tmp_path, nodes, corpus_and_whole):
     corpus, expected = corpus_and_whole
     with nodes.losing_one(tmp_path / 'ray', '*/done.json', 5):
         store, encoded = encode_all(corpus, tmp_path / 'ray', 1000, RayEngine(3))
@@ -218,7 +207,7 @@ def driver(address, corpus, place):
 
 
 @pytest.mark.slow
-def test_a_driver_that_dies_goes_on_and_two_do_no_harm(tmp_path, nodes, corpus_and_whole, slowly):
+def test_a_driver_that_dies_goes_on_and_two_do_no_harm(tmp_path, nodes, corpus_and_whole):
     corpus, expected = corpus_and_whole
     child, place = multiprocessing.get_context('spawn').Process, tmp_path / 'ray'
     drivers = [child(target=driver, args=(nodes.cluster.address, corpus, place)) for _ in range(3)]
@@ -311,23 +300,15 @@ def test_a_node_that_is_lost_while_generating_changes_no_text(tmp_path, nodes, h
     assert server.asked <= 120 + 9
 
 
-BATCH = """
-workers: 2
-runs:
-- {notebook: cmirb_construction, preset: smoke}
-- {notebook: r2med_generation, preset: smoke}
-"""
-
-
 @pytest.mark.slow
 def test_a_node_that_is_lost_in_a_batch_changes_no_receipt(tmp_path, nodes, monkeypatch):
-    (batch := tmp_path / 'two.yaml').write_text(BATCH)
-    receipts = []
+    batch, receipts, names = tmp_path / 'two.yaml', [], ('cmirb_construction', 'r2med_generation')
+    runs = [{'notebook': name, 'preset': 'smoke'} for name in names]
+    batch.write_text(json.dumps({'workers': 2, 'runs': runs}))
     for engine in ('ray', 'local'):
         place = tmp_path / engine
         monkeypatch.setenv('MEDIR_HOME', str(place))
-        losing = nodes.losing_one(place, 'runs/*', 1) if engine == 'ray' else contextlib.nullcontext()
-        with losing:
+        with nodes.losing_one(place, 'runs/*', 1) if engine == 'ray' else contextlib.nullcontext():
             receipts.append(run_batch(batch, engine=engine))
     for of_nodes, here in zip(*receipts, strict=True):
         for name in ('notebook', 'preset', 'key', 'parts', 'revisions', 'execution', 'not_run', 'cassettes'):
