@@ -1,10 +1,11 @@
 """One training on several processes: the same batch and the same curve as on one, for every kind of stage; what is refused, what ends with what."""
 
-import json, signal, socket, subprocess, sys, time
+import contextlib, json, signal, socket, subprocess, sys
 from pathlib import Path
 
 import numpy as np, pytest
-from conftest import TINY_ROW, write_lines
+from conftest import refuses, TINY_ROW, write_lines
+from test_encoder import wait_for
 from test_retromae import make_masked
 from test_trainer import ANSWERS, make_llm, PAIRS, without_dropout, WORDS
 from tiny_models import make_model
@@ -42,7 +43,7 @@ def folders(tmp_path_factory):
 @pytest.fixture
 def rows(folders, own_registry, monkeypatch):
     monkeypatch.delenv('MEDIR_DATA', raising=False)
-    models = {name: dict(TINY_ROW, hub=folders[name]) for name in ('tiny', 'tiny-large', 'tiny-masked')}
+    models = {name: dict(TINY_ROW, hub=folders[name]) for name in folders if name != 'tiny-chat'}
     models['tiny'] |= {'pooling': 'mean', 'query_template': 'query: {text}'}
     models['tiny-large'] |= {'pooling': 'lasttoken', 'append_eos': True}
     chat = {'revision': 'tiny', 'backend': 'transformers', 'context': 256, 'languages': ['en'], 'dtype': 'float32'}
@@ -76,33 +77,25 @@ def kinds(data: dict) -> dict[str, dict]:
     late = {**pairs, 'task': 'late-interaction', 'projection': 8}
     sparse = {**pairs, 'task': 'splade', 'model': 'tiny-masked'}
     joint = {**towers, 'task': 'joint', 'data': data['pairs'], 'lora': lora, 'gradient_cache': 2, 'negatives': 1}
-    return {
-        'in-batch': pairs,
-        'accumulated': {**pairs, 'batch_size': 2, 'accumulation': 2},
-        'without-negatives': {**pairs, 'negatives': 0, 'data': data['same']},
-        'cached': {**pairs, **learned},
-        'decoder': {**pairs, **of_decoder},
-        'retromae': {**texts, 'accumulation': 2},
+    made = {'in-batch': pairs, 'accumulated': {**pairs, 'batch_size': 2, 'accumulation': 2}}
+    made |= {'without-negatives': {**pairs, 'negatives': 0, 'data': data['same']}, 'cached': {**pairs, **learned}}
+    made |= {'decoder': {**pairs, **of_decoder}, 'retromae': {**texts, 'accumulation': 2}}
+    made |= {
         'retromae-checkpointed': {**texts, 'gradient_checkpointing': True},
-        'generator': {**sft, 'warmup_steps': 0, 'max_tokens': 256, 'held_out': 0.0},
-        'reranker': {**ranked, 'max_tokens': 24},
-        'aligned': {**align, 'panel': {'every': 2}},
-        'aligned-cached': {**align, 'gradient_cache': 2, 'keep_vectors': True},
         'scores': {**align, 'distance': 'scores'},
-        'joint': joint,
-        'late': late,
-        'sparse': {**sparse, 'cross_device': False},
-        'priced': sparse,
     }
+    made |= {'generator': {**sft, 'warmup_steps': 0, 'max_tokens': 256, 'held_out': 0.0}}
+    made |= {'reranker': {**ranked, 'max_tokens': 24}, 'aligned': {**align, 'panel': {'every': 2}}, 'joint': joint}
+    made |= {'aligned-cached': {**align, 'gradient_cache': 2, 'keep_vectors': True}, 'late': late}
+    return made | {'sparse': {**sparse, 'cross_device': False}, 'priced': sparse}
 
 
 def in_two_processes(settings: list[dict], folder: Path):
     "Train all in one world of two processes, as `torchrun` starts them."
-    write_lines(folder / 'all.json', [json.dumps(settings)])
+    given = write_lines(folder / 'all.json', [json.dumps(settings)])
     script = 'import json, sys; from medir_nb.trainer import train; [train(s) for s in json.load(open(sys.argv[1]))]'
-    write_lines(folder / 'all.py', [script])
     how = ['--nproc-per-node', '2', '--master-addr', '127.0.0.1', '--master-port', str(free_port())]
-    command = [sys.executable, '-m', 'torch.distributed.run', *how, str(folder / 'all.py'), str(folder / 'all.json')]
+    command = [sys.executable, '-m', 'torch.distributed.run', *how, write_lines(folder / 'all.py', [script]), given]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr[-5000:]
 
@@ -195,14 +188,12 @@ def test_the_batches_of_the_paper_are_those_of_all_processes(monkeypatch, world)
 
 
 def test_processes_that_were_not_started_are_refused(monkeypatch):
-    with pytest.raises(MedirError, match='a batch of 12 is not cut for 8 processes; write a multiple of 8'):
-        training_config({**NAMED, 'batch_size': 12, 'processes': 8}, 'contrastive')
+    config = lambda rows: training_config({**NAMED, 'batch_size': rows, 'processes': 8}, 'contrastive')
+    refuses(lambda: config(12), 'a batch of 12 is not cut for 8 processes; write a multiple of 8')
     in_a_world(monkeypatch, 2)
-    with pytest.raises(MedirError, match='8 processes are asked for, and 2 were started; start 8'):
-        training_config({**NAMED, 'batch_size': 640, 'processes': 8}, 'contrastive')
+    refuses(lambda: config(640), '8 processes are asked for, and 2 were started; start 8')
     tower = {'backbone': 'minilm', 'name': 'y', 'stages': ['supervised'], 'data': {'supervised': 'x.jsonl'}}
-    with pytest.raises(MedirError, match='tower has several stages.*leave torchrun out'):
-        train({**tower, 'task': 'tower'})
+    refuses(lambda: train({**tower, 'task': 'tower'}), 'tower has several stages', 'leave torchrun out')
 
 
 def test_a_machine_trains_on_all_its_gpus(monkeypatch, capsys):
@@ -214,8 +205,8 @@ def test_a_machine_trains_on_all_its_gpus(monkeypatch, capsys):
         tell_idle(config, processes)
         told = capsys.readouterr().err
         assert (f'{processes} of {gpus} devices train' in told) == (processes < gpus)
-    with pytest.raises(MedirError, match='8 processes want a GPU each, and 3 can be seen'):
-        processes_to_start(training_config({**NAMED, 'batch_size': 640, 'processes': 8}, 'contrastive'))
+    config = training_config({**NAMED, 'batch_size': 640, 'processes': 8}, 'contrastive')
+    refuses(lambda: processes_to_start(config), '8 processes want a GPU each, and 3 can be seen')
     monkeypatch.setenv('MEDIR_PROCESSES', '2')
     assert devices_here() == 2
 
@@ -256,18 +247,9 @@ def running(folder: Path) -> list[str]:
     "The command lines that name a file below `folder`."
     lines = []
     for file in Path('/proc').glob('[0-9]*/cmdline'):
-        try:
+        with contextlib.suppress(OSError):
             lines.append(file.read_bytes().replace(b'\0', b' ').decode(errors='replace'))
-        except OSError:
-            continue
     return [line for line in lines if str(folder) in line]
-
-
-def wait_for(holds, seconds: float = 240):
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, 'it took too long'
-        time.sleep(0.05)
 
 
 def stopped(settings: dict, trained: Path, stop) -> Path:
@@ -279,11 +261,11 @@ def stopped(settings: dict, trained: Path, stop) -> Path:
         files = [work / 'metrics.jsonl' for work in t.progress.work_folders(trained / 'own')]
         return len(t.read_metrics(files[-1])) if files else 0
 
-    wait_for(lambda: steps() >= 15 or parent.poll() is not None)
+    wait_for(lambda: steps() >= 15, parent, seconds=240)
     assert parent.poll() is None and len(running(trained)) >= 3  # the launcher and both processes
     parent.send_signal(stop)
     parent.wait()
-    wait_for(lambda: not running(trained), 40)
+    wait_for(lambda: not running(trained), seconds=40)
     return t.progress.work_folders(trained / 'own')[-1]
 
 
