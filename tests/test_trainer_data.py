@@ -471,8 +471,7 @@ def test_a_group_that_holds_nothing_is_named(tmp_path, home, capsys):
     lines = [{'query': f'q{n}', 'positive': f'p{n}', 'negative': 'n', 'instruction': FEVER} for n in range(3)]
     file = str(write_lines(tmp_path / 'x.jsonl', lines))
     data = {'sets': ['bmretriever-released'], 'paths': {'bmretriever-released': file}}
-    data['groups'] = ['biomedical', 'general']
-    assert write_tuning_data(TuningData(**data), tmp_path / 'd').rows == 3
+    assert write_tuning_data(TuningData(**data, groups=['biomedical', 'general']), tmp_path / 'd').rows == 3
     assert 'no row is synthetic, so a training without synthetic data is the whole one' in capsys.readouterr().err
 
 
