@@ -12,17 +12,15 @@ from pathlib import Path
 
 import httpx, numpy as np, pandas as pd
 
+from medir_nb.data import load_task
+
 
 def sentences():
-    "Sentences of the definitions that travel with the package."
-    from medir_nb.data import load_task
-
     texts = load_task('hpo-lay-full').corpus.texts()
     return [sentence.strip() + '.' for text in texts for sentence in text.split('. ') if len(sentence) > 20]
 
 
 def passage(parts, rng, words=60):
-    "Sentences up to about so many words."
     chosen, count = [], 0
     while count < words:
         chosen.append(rng.choice(parts))
@@ -31,9 +29,6 @@ def passage(parts, rng, words=60):
 
 
 def questions_of(n, seed=1):
-    "Layperson wordings of the embedded task, in a seeded order."
-    from medir_nb.data import load_task
-
     texts = load_task('hpo-lay-full').queries.texts()
     return random.Random(seed).choices(texts, k=n)
 

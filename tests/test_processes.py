@@ -63,7 +63,6 @@ def data(tmp_path):
 
 
 def kinds(data: dict) -> dict[str, dict]:
-    "A training of each kind, by the name of its checkpoint."
     lora = {'r': 2, 'alpha': 4, 'dropout': 0.0}
     steps = {'learning_rate': 1e-3, 'batch_size': 4, 'max_steps': 5, 'save_steps': 0}
     pairs = {**steps, 'task': 'contrastive', 'model': 'tiny', 'data': data['pairs'], 'negatives': 2}
@@ -244,7 +243,6 @@ def test_a_fault_of_one_process_is_one_line(rows, data, home):
 
 
 def running(folder: Path) -> list[str]:
-    "The command lines that name a file below `folder`."
     lines = []
     for file in Path('/proc').glob('[0-9]*/cmdline'):
         with contextlib.suppress(OSError):

@@ -16,8 +16,7 @@ from medir_nb.core import MedirError
 from medir_nb.data import Corpus, load_task, parse_windows, PassageSplitter, task_from_frames
 from medir_nb.data.corpus import write_table
 from medir_nb.data.passage_splitter import length_in_words, passage_records, passage_spans, passage_texts
-from medir_nb.data.passage_splitter import sentence_spans, source_document_ids
-from medir_nb.data.passage_splitter import unit_spans
+from medir_nb.data.passage_splitter import sentence_spans, source_document_ids, unit_spans
 from medir_nb.encoder import array_vectors, encode_corpus, Encoded, Vectors
 from medir_nb.evaluator import evaluate, score_run
 from medir_nb.evaluator.speed import system_speed
@@ -51,7 +50,6 @@ def brute_force(queries, documents, query_ids, doc_ids, k, similarity):
         s = d @ x
         if similarity == 'cos':
             s = s / (np.linalg.norm(d, axis=1) * np.linalg.norm(x))
-        # ids first, then a stable sort by score
         ranked = sorted(sorted(zip(doc_ids, s), key=lambda t: t[0], reverse=True), key=lambda t: -round(t[1], 9))
         out[q] = ranked[:k]
     return out
@@ -96,7 +94,6 @@ def frames(order):
 
 @pytest.mark.parametrize('system', ['bm25', 'minilm', 'rrf(bm25,minilm)'])
 def test_order_of_the_corpus_and_of_the_store_changes_nothing(system, fake_minilm, tmp_path):
-    "Stores filled in different orders, and a store filled by another corpus first, give the same run."
     order = list(np.random.default_rng(1).permutation(len(DOCUMENTS)))
     in_turn = ((range(12), 'one'), (order, 'two'), ([0, 3, *order[:5]], 'three'), (range(12), 'three'), (order, 'one'))
     runs = [search(frames(o), system, 10, home_folder=tmp_path / h).run for o, h in in_turn]
@@ -162,7 +159,6 @@ def test_bm25_cuts_ties_by_descending_id(tmp_path):
 def test_chinese_analyzers_drop_punctuation(analyzer):
     tokens = analyze(['糖尿病(2型)患者,能吃阿司匹林吗?——“可以”。HbA1c<7%!', '。,、;'], analyzer)
     assert tokens[1] == [] and all(any(c.isalnum() for c in t) for t in tokens[0]) and 'hba1c' in tokens[0]
-    # nothing but punctuation is lost
     assert set(filter(str.isalnum, ''.join(tokens[0]))) == {c.lower() for c in '糖尿病2型患者能吃阿司匹林吗可以HbA1c7'}
 
 
@@ -242,8 +238,7 @@ def test_stems_are_those_of_lucenes_class():
     assert ' '.join(map(lucene_stem, f'{words} infections relational'.split())) == stems
 
 
-def small_float(i):
-    "Lucene's SmallFloat, there and back."
+def small_float(i):  # Lucene's SmallFloat, there and back
     if i < 24:
         return i
     rest = i - 24
@@ -364,7 +359,6 @@ PAIRS |= {'IL-6 in sepsis': ('IL-6 in sepsis', 'IL-1 in sepsis')}
 
 
 def run_of_words(task, pattern):
-    "The run of bm25s over the words that a pattern finds."
     how = {'stemmer': Stemmer.Stemmer('english'), 'token_pattern': pattern, 'show_progress': False}
     index = bm25s.BM25(k1=1.5, b=0.75, method='lucene')
     index.index(bm25s.tokenize(task.corpus.texts(), **how), show_progress=False)
@@ -650,7 +644,6 @@ def test_what_says_nothing_is_one_line():
 
 
 def folded_by_hand(system, task, k):
-    "The first documents by the scores of all passages, folded in plain Python."
     cut = task.searched()
     plain = dataclasses.replace(cut, corpus=Corpus(cut.corpus.table, {}), passages=None)
     run = search(plain, system, len(plain.corpus), keep_self=True).run
@@ -700,7 +693,6 @@ def test_a_reranker_reads_the_passages_of_the_first_documents(shared_words):
     whole = search(task, 'bm25>monobert@5(complete=true)', 10).run
     assert (whole.groupby('query_id').size() >= got.run.groupby('query_id').size()).all()
     for query, documents in got.run.groupby('query_id').doc_id:
-        # as before, and the others follow
         assert whole[whole.query_id == query].doc_id.tolist()[: len(documents)] == documents.tolist()
 
 
@@ -809,8 +801,6 @@ def test_a_document_with_the_id_of_the_query_is_dropped_unless_kept(system, fake
 
 
 class SharedLetters:
-    "How many letters a text shares with a query."
-
     def __init__(self, corpus):
         self.letters = {doc_id: set(text.lower()) for doc_id, text in zip(corpus.ids, corpus.texts(), strict=True)}
 
@@ -822,8 +812,6 @@ class SharedLetters:
 
 
 class Letters(Retriever):
-    "A toy retriever."
-
     def prepare(self, job):
         return SharedLetters(job.task.corpus)
 
@@ -1254,7 +1242,6 @@ def test_kill_9_in_the_middle_resumes_and_reads_each_pair_once(folders, many, ho
     pd.testing.assert_frame_equal(by_id(resumed.run), by_id(unkilled.run), rtol=1e-4, atol=1e-5)
     monkeypatch.setenv('MEDIR_HOME', str(home))
     again = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    # nothing is read, and neither torch nor transformers is loaded
     assert again.stdout.split(' ', 2) == ['0', str(total), '[]\n'], again.stderr
 
 

@@ -63,7 +63,6 @@ def there(folder):
 
 @pytest.fixture
 def words(beir, tmp_path):
-    "The folder of an index by words of the twelve documents."
     build_index(str(beir), 'bm25', tmp_path / 'index')
     return tmp_path / 'index'
 
@@ -213,7 +212,6 @@ CLIENTS = {'qdrant': 'qdrant_client', 'lancedb': 'lancedb', 'pgvector': 'psycopg
 
 @pytest.fixture
 def database(request, monkeypatch):
-    "A kind of database, with its address set if it has a server."
     pytest.importorskip(CLIENTS[request.param])
     if request.param in ('pgvector', 'opensearch'):
         monkeypatch.setenv('MEDIR_STORE_URL', request.getfixturevalue(request.param))
@@ -279,12 +277,11 @@ class QdrantServer(http.server.BaseHTTPRequestHandler):
             scores = {of: float(np.dot(row, body['query']['nearest'])) for of, row in self.tables[name].items()}
             best = sorted(scores, key=lambda of: -scores[of])[: body['limit']]
             told = {'points': [{'id': of, 'version': 0, 'score': scores[of]} for of in best]}
-        root = {'title': 'qdrant', 'version': '1.15.0'}
         self.send_response(200)
         self.send_header('Content-Type', 'application/json')
         self.end_headers()
-        answer = root if self.path == '/' else {'result': told, 'status': 'ok', 'time': 0}
-        self.wfile.write(json.dumps(answer).encode())
+        root, answer = {'title': 'qdrant', 'version': '1.15.0'}, {'result': told, 'status': 'ok', 'time': 0}
+        self.wfile.write(json.dumps(root if self.path == '/' else answer).encode())
 
     do_GET = do_PUT = do_POST = do_DELETE = answer
 
@@ -544,7 +541,6 @@ def test_the_service_answers_what_a_search_answered(tmp_path, running, fake_mini
 
 
 def fielded(n, rng):
-    "Documents with a year and wards; every third has no ward."
     rows = frame(some_documents(n, rng)).to_dict('records')
     wards = [['heart', 'lung'][i % 2 :] if i % 3 else [] for i in range(n)]
     return [row | {'metadata': {'year': str(2000 + i % 9), 'ward': wards[i]}} for i, row in enumerate(rows)]
@@ -719,7 +715,6 @@ def test_documents_are_taken_and_deleted(beir, tmp_path, running):
     torn = b'{"documents": [{"_id": "a", "text": "\\udfff"}]}'
     is_error(client.post('/documents', content=torn, headers={'content-type': 'application/json'}), 422)
     text = 'Snakes are rare here. Antivenom treats a snake bite. Call early.'
-    # `id` is the name that hits have
     sent = {'documents': [{'_id': 'guide/1', 'title': 'Bites', 'text': text}, {'id': 'b', 'text': 'b'}]}
     first = client.post('/documents', json=sent)
     assert first.status_code == 200 and first.json()['promise'] == 2

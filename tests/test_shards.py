@@ -238,8 +238,6 @@ def test_a_full_disk_on_one_node_is_no_harm(tmp_path, nodes, corpus_and_whole, c
 
 
 class Noted(RayEngine):
-    "A cluster whose failures are noted."
-
     failed = ()
 
     def map(self, *given, **needs):

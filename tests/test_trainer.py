@@ -211,7 +211,6 @@ def model_of(name):
 
 
 def batch_of(model, pairs, hypothetical=True):
-    "Feature columns and labels of the first rows."
     batch = first_rows(6, Pairs(pairs, 2), Encoder('tiny-cls'), model.tokenizer, '', hypothetical)
     columns = dict.fromkeys(k.split('_')[0] for k in batch if k not in ('label', 'counts'))
     return lambda: [
@@ -392,7 +391,6 @@ def test_a_group_is_a_query_with_its_positive_first(rows, pairs):
     batch = GroupBatches(found, backend.spec, backend.tokenizer)([{'row': 3}, {'row': 0}])
     drawn = [(found.rows[i].query, d) for i in (3, 0) for p, n in [found.draw(i)] for d in (p, *n)]
     assert drawn[0][1] == PAIRS[3]['pos'][0] and batch['labels'].tolist() == [0, 0] and len(batch['input_ids']) == 6
-    # what is trained on is what is scored
     with torch.inference_mode():
         logits = backend.model(**{k: v for k, v in batch.items() if k not in ('labels', 'counts')}).logits[:, 0]
     np.testing.assert_allclose(logits, backend.encode(written_pairs(backend.spec, drawn)).vectors[:, 0], atol=1e-5)
@@ -467,7 +465,6 @@ def test_poisoned_weights_are_not_saved(folders, own_registry, pairs, tmp_path, 
 
 @pytest.fixture
 def full_disk(tmp_path):
-    "A file system of four megabytes."
     (folder := tmp_path / 'disk').mkdir()
     done = subprocess.run(['mount', '-t', 'tmpfs', '-o', 'size=4m', 'tmpfs', folder], capture_output=True, text=True)
     if done.returncode:
@@ -607,7 +604,6 @@ def test_the_mean_over_sizes_by_hand(normalise):
 
 
 def gradients(model, loss, features, labels):
-    "The loss, the gradient of the model, and that of the temperature where it is trained."
     model.zero_grad()
     value = loss(features, labels)
     value.backward()
@@ -643,7 +639,6 @@ def test_cached_gradients_are_those_of_the_whole_batch(rows, pairs, part, normal
 
 
 def test_the_gradient_of_the_temperature_by_hand():
-    "In finite differences of the logarithm."
     queries, documents = drawn_vectors()
     loss = InfoNCE(None, 0.1, learn_temperature=True)
     loss.calculate_loss([[queries], *[[column] for column in documents]]).backward()

@@ -279,7 +279,6 @@ def test_steps_run_from_file_to_file(tmp_path, speaker, home, medir):
     mine('load_documents', str(tmp_path / 'corpus.jsonl'), corpus, home)
     mine('synthesize_queries', corpus, query, home, model='smollm2')
     mine('candidates', query, init, home, model='smollm2', n=2)
-    # the rest needs no language model and runs as a reader would run it
     ran = medir('mine', 'select', init, chosen, '-p', 'retriever=minilm')
     assert ran.code == 0 and '6 rows' in ran.out, ran.err
     fields = {'id', 'text', 'rerank_id', 'target_id', 'top_rewrite_query', 'doc'}
@@ -287,7 +286,6 @@ def test_steps_run_from_file_to_file(tmp_path, speaker, home, medir):
 
 
 def protocol_table():
-    "Set → instruction, as docs/protocols prints Table 9."
     text = (ROOT / 'docs' / 'protocols' / 'bmretriever.md').read_text()
     part = text[text.index('[P Table 9') : text.index('a sampled subset')]
     lines = [[cell.strip() for cell in line.strip('|').split('|')] for line in part.splitlines() if line[:2] == '| ']
@@ -624,7 +622,6 @@ class Near:
 
 
 def drawn_by_seed(searched, data, seeds=range(40), **more):
-    "What each query of the task's rows draws, over many seeds."
     rows_ = load_labelled('fever', path=data, **more).rows
     how = {'searched': searched, 'paths': {'fever': data}, 'top': 20}
     drawn = [draw_negatives(rows_, Near(), seed=seed, **how).rows for seed in seeds]
