@@ -5,6 +5,7 @@ import shutil
 import numpy as np, pandas as pd, pytest
 from conftest import refuses, table
 from hub.models import token_files
+from sentence_transformers import MultiVectorEncoder
 
 from medir_nb.core import registry
 from medir_nb.data import task_from_frames
@@ -26,8 +27,6 @@ ROWS = {'stanford': 'colbertv2', 'pylate': 'gte-moderncolbert-v1'}
 @pytest.fixture(scope='module')
 def folders(tmp_path_factory):
     "Layout → a tiny random model in it: Stanford's, PyLate's, and what the library saves of it."
-    from sentence_transformers import MultiVectorEncoder
-
     base = tmp_path_factory.mktemp('late')
     for layout, name in ROWS.items():
         (base / layout).mkdir()
@@ -52,8 +51,6 @@ def scores_of(run):
 @pytest.mark.parametrize('layout', ['stanford', 'pylate', 'library'])
 def test_a_folder_of_each_layout_ranks_as_the_library_scores(folders, task, layout):
     "As a retriever and behind a first stage; what is read stands in the spec."
-    from sentence_transformers import MultiVectorEncoder
-
     folder, model = str(folders / layout), MultiVectorEncoder(str(folders / layout))
     spec = encoder_spec(folder)
     assert (spec.max_query_tokens, spec.dim) == (32, 128)
@@ -199,8 +196,5 @@ def test_vectors_of_another_width_are_refused(folders, task):
     query, document = ragged([np.ones((2, 96), np.float32)]), ragged([np.ones((3, 128), np.float32)])
     said = 'queries have 96 numbers, and those of documents 128; encode both'
     refuses(lambda: late_stage.maxsim_scores(query, document), said)
-    narrow, said = (
-        Encoder(encoder_spec(str(folders / 'pylate'), dim=96)),
-        'have 128 numbers, its row says 96; correct dim',
-    )
-    refuses(lambda: narrow.encode(['statins'], 'query'), said)
+    narrow = Encoder(encoder_spec(str(folders / 'pylate'), dim=96))
+    refuses(lambda: narrow.encode(['statins'], 'query'), 'have 128 numbers, its row says 96; correct dim in its row')

@@ -32,12 +32,9 @@ def folders(tmp_path_factory):
     "Models without dropout, whose masks would be drawn anew in each process."
     base = tmp_path_factory.mktemp('shared')
     calm = {'hidden_dropout_prob': 0.0, 'attention_probs_dropout_prob': 0.0}
-    return {
-        'tiny': make_model('bert', base / 'bert', change=without_dropout),
-        'tiny-large': make_model('qwen2', base / 'qwen2'),
-        'tiny-masked': make_masked('bert', base / 'masked', 'Bert', **calm),
-        'tiny-chat': make_llm('qwen2', base / 'chat', True),
-    }
+    made = {'tiny': make_model('bert', base / 'bert', change=without_dropout)}
+    made |= {'tiny-large': make_model('qwen2', base / 'qwen2'), 'tiny-chat': make_llm('qwen2', base / 'chat', True)}
+    return made | {'tiny-masked': make_masked('bert', base / 'masked', 'Bert', **calm)}
 
 
 @pytest.fixture
@@ -79,13 +76,13 @@ def kinds(data: dict) -> dict[str, dict]:
     made = {'in-batch': pairs, 'accumulated': {**pairs, 'batch_size': 2, 'accumulation': 2}}
     made |= {'without-negatives': {**pairs, 'negatives': 0, 'data': data['same']}, 'cached': {**pairs, **learned}}
     made |= {'decoder': {**pairs, **of_decoder}, 'retromae': {**texts, 'accumulation': 2}}
-    made |= {
-        'retromae-checkpointed': {**texts, 'gradient_checkpointing': True},
-        'scores': {**align, 'distance': 'scores'},
-    }
+    made |= {'retromae-checkpointed': {**texts, 'gradient_checkpointing': True}, 'late': late}
     made |= {'generator': {**sft, 'warmup_steps': 0, 'max_tokens': 256, 'held_out': 0.0}}
     made |= {'reranker': {**ranked, 'max_tokens': 24}, 'aligned': {**align, 'panel': {'every': 2}}, 'joint': joint}
-    made |= {'aligned-cached': {**align, 'gradient_cache': 2, 'keep_vectors': True}, 'late': late}
+    made |= {
+        'aligned-cached': {**align, 'gradient_cache': 2, 'keep_vectors': True},
+        'scores': {**align, 'distance': 'scores'},
+    }
     return made | {'sparse': {**sparse, 'cross_device': False}, 'priced': sparse}
 
 
@@ -150,9 +147,7 @@ def stop_at_three(lines, now=False):
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize(
-    'kind', ['cached', 'decoder', 'retromae', 'generator', 'reranker', 'aligned', 'aligned-cached', 'joint']
-)
+@pytest.mark.parametrize('kind', 'cached decoder retromae generator reranker aligned aligned-cached joint'.split())
 def test_a_stopped_training_of_each_kind_goes_on_to_the_same_end(rows, data, kind, monkeypatch):
     monkeypatch.setenv('MEDIR_PROCESSES', '1')
     settings = {**kinds(data)[kind], 'save_steps': 2}

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import bm25s, numpy as np, pandas as pd, pytest, Stemmer, torch, transformers as t, yaml
 from conftest import DOCUMENTS, QUERIES, refused, refuses, seeded, table, write_beir, write_lines
+from peft import get_peft_model, LoraConfig, PeftModel
+from sentence_transformers import CrossEncoder
 from test_encoder import wait_for
+from tokenizers.processors import TemplateProcessing
 from tiny_models import CAUSAL, make_tokenizer, SIZES
 
 from medir_nb import encoder, retrieval
@@ -20,6 +23,7 @@ from medir_nb.data.passage_splitter import sentence_spans, source_document_ids, 
 from medir_nb.encoder import array_vectors, encode_corpus, Encoded, Vectors
 from medir_nb.evaluator import evaluate, score_run
 from medir_nb.evaluator.speed import system_speed
+from medir_nb.judging.available_systems import system_kind
 from medir_nb.retrieval import analyze, analyzers, BM25, build_index, candidate_pool, change_index, check_system
 from medir_nb.retrieval import dense_search, Index, lucene_stem, lucene_tokens, models_of, parse, pending
 from medir_nb.retrieval import preset_settings, read_run, rerank, Reranker, reranker_spec, Retriever, RETRIEVERS
@@ -29,8 +33,13 @@ from medir_nb.retrieval.dense_stage import encoder_of
 from medir_nb.retrieval.retriever import bm25_settings
 from medir_nb.retrieval.runs import run_frame
 from medir_nb.study import export_system
+from medir_nb.study.costs import disk_megabytes, price_of, ready_system
 from medir_nb.workbook import batch
+from medir_nb.workbook.board_systems import about_system
 from medir_nb.workbook.cell_tables import cell_table
+from medir_nb.workbook.declared import plan_frame
+from medir_nb.workbook.find import toy_workbook
+from medir_nb.workbook.grids import grid_rows
 from test_weights import save_with
 
 
@@ -83,13 +92,10 @@ def test_k_beyond_the_corpus_and_empty_sides():
 
 
 def frames(order):
-    documents = [DOCUMENTS[i] for i in order]
-    return task_from_frames(
-        pd.DataFrame(documents, columns=['id', 'title', 'text']),
-        pd.DataFrame({'id': ['a', 'b'], 'text': ['heart attack drugs', 'insulin for type 2 diabetes']}),
-        pd.DataFrame({'query_id': ['a', 'b'], 'doc_id': ['d01', 'd04'], 'relevance': [1, 1]}),
-        allow_unknown_qrels=True,
-    )
+    documents = pd.DataFrame([DOCUMENTS[i] for i in order], columns=['id', 'title', 'text'])
+    queries = pd.DataFrame({'id': ['a', 'b'], 'text': ['heart attack drugs', 'insulin for type 2 diabetes']})
+    qrels = pd.DataFrame({'query_id': ['a', 'b'], 'doc_id': ['d01', 'd04'], 'relevance': [1, 1]})
+    return task_from_frames(documents, queries, qrels, allow_unknown_qrels=True)
 
 
 @pytest.mark.parametrize('system', ['bm25', 'minilm', 'rrf(bm25,minilm)'])
@@ -427,11 +433,8 @@ def test_plain_words_are_cut_as_any_words_are():
         assert analyzers._ASCII_WORD.findall(text) == analyzers._any_word().findall(text)
 
 
-TRICKY = [
-    "Crohn's disease, IL-6 of 7.1 pg/ml and K+; e.g. vitamin_D possibly",
-    'cardiology biologies epidemiologie nobly ably generously ΣΙΣ İx',
-    '日本 ひら カナ 한국어 ไทย ☆ ★ 👍🏽 🇩🇪 naïve ½ µg ㎎',
-]
+TRICKY = "Crohn's disease, IL-6 of 7.1 pg/ml and K+; e.g. vitamin_D possibly cardiology biologies epidemiologie nobly "
+TRICKY += 'ably generously ΣΙΣ İx 日本 ひら カナ 한국어 ไทย ☆ ★ 👍🏽 🇩🇪 naïve ½ µg ㎎'
 
 
 @pytest.mark.slow
@@ -441,7 +444,7 @@ def test_lists_are_those_of_anserini(tmp_path):
     if not shutil.which('java') or not Path(jar).is_file():
         pytest.skip('needs Java and $ANSERINI_JAR')
     rng, source = random.Random(5), tmp_path / 'in'
-    words = [*WORDS, *(word for text in TRICKY for word in text.split())]
+    words = [*WORDS, *TRICKY.split()]
     lengths = {'title': 6, 'text': 80}
     drawn = lambda most: ' '.join(rng.choices(words, k=rng.randint(1, most)))
     rows = [{'_id': f'd{i:03d}', **{name: drawn(most) for name, most in lengths.items()}} for i in range(300)]
@@ -822,12 +825,6 @@ def letters(monkeypatch):
 
 
 def test_a_new_kind_is_searched_fused_evaluated_and_planned(letters, beir, tmp_path):
-    from medir_nb.judging.available_systems import system_kind
-    from medir_nb.study.costs import disk_megabytes, price_of, ready_system
-    from medir_nb.workbook.board_systems import about_system
-    from medir_nb.workbook.declared import plan_frame
-    from medir_nb.workbook.grids import grid_rows
-
     task = load_task(str(beir))
     run = search(task, 'letters', 5).run
     fused = search(task, 'rrf(letters,bm25)', 5).run
@@ -869,8 +866,6 @@ def test_nobody_asks_for_the_name_of_a_retriever():
 
 
 def test_a_batch_runs_on_another_engine(monkeypatch, tmp_path):
-    from medir_nb.workbook.find import toy_workbook
-
     class Stub:
         "An engine that remembers what it was given."
 
@@ -909,16 +904,11 @@ CARD_PAIRS = [
 @seeded()
 def folders(tmp_path_factory):
     "XLM-R with one logit; BERT with two as monoBERT's repository has it; Llama, and a LoRA that carries a head."
-    from peft import LoraConfig, get_peft_model
-    from tokenizers.processors import TemplateProcessing
-
     base, out = tmp_path_factory.mktemp('rerankers'), {}
     words = make_tokenizer('xlm-r')
-    words.backend_tokenizer.post_processor = TemplateProcessing(
-        single='<s> $A </s>',
-        pair='<s> $A </s> </s> $B </s>',
-        special_tokens=[(s, words.convert_tokens_to_ids(s)) for s in ('<s>', '</s>')],
-    )
+    templates = {'single': '<s> $A </s>', 'pair': '<s> $A </s> </s> $B </s>'}
+    special = [(s, words.convert_tokens_to_ids(s)) for s in ('<s>', '</s>')]
+    words.backend_tokenizer.post_processor = TemplateProcessing(**templates, special_tokens=special)
     config = t.XLMRobertaConfig(vocab_size=len(words), num_labels=1, pad_token_id=words.pad_token_id, **SIZES)
     out['xlm-r'] = save_with(t.XLMRobertaForSequenceClassification(config), words, base / 'xlm-r')
     bert, own = make_tokenizer('bert'), base / 'bert'
@@ -965,8 +955,6 @@ def rows(folders, own_registry):
 
 def by_card(name, folders, pairs, limit):
     "Pairs in batches of one as the model cards do it: the tokenizer's own pair, the plain classifier, no padding."
-    from peft import PeftModel
-
     folder, score = folders[ROWS[name]], lambda logits: logits.view(-1)
     tokenizer = (t.BertTokenizer if name == 'monobert' else t.AutoTokenizer).from_pretrained(folder)
     if name == 'monobert':
@@ -1016,8 +1004,6 @@ def test_a_decoder_is_read_at_its_last_token(folders, tmp_path):
 
 
 def test_a_folder_of_sentence_transformers_and_a_checkpoint_by_name(folders, home, tmp_path):
-    from sentence_transformers import CrossEncoder
-
     CrossEncoder(folders['xlm-r'], device='cpu').save_pretrained(str(tmp_path / 'own'))
     model = Reranker(f'{tmp_path}/own')
     library = CrossEncoder(str(tmp_path / 'own'), device='cpu')

@@ -16,6 +16,7 @@ from medir_nb.generator.expansion import as_queries
 from medir_nb.generator.toy_llm import ToyServer
 from medir_nb.retrieval import generate_shards, parse, search_shards
 from medir_nb.retrieval.dense_stage import encoder_of
+from medir_nb.retrieval.sharded import search_shard
 from medir_nb.workbook import run_batch
 
 
@@ -259,8 +260,6 @@ def test_a_shard_that_always_fails_is_named_by_a_cluster(tmp_path, nodes, capfd)
 
 
 def slow_search(*given):
-    from medir_nb.retrieval.sharded import search_shard
-
     time.sleep(0.3)
     return search_shard(*given)
 

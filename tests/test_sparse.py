@@ -3,8 +3,13 @@
 import re, shutil
 from dataclasses import replace
 
-import numpy as np, pandas as pd, pytest
+import numpy as np, pandas as pd, pytest, torch, transformers
 from conftest import refuses, seeded, table, write_lines
+from sentence_transformers import SentenceTransformer, SparseEncoder
+from sentence_transformers.base.modules import Router, Transformer
+from sentence_transformers.sentence_transformer.modules import Pooling
+from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
+
 from medir_nb.core import MedirError
 from medir_nb.core.places import at_home
 from medir_nb.data import limit_task, load_task
@@ -20,13 +25,6 @@ from tiny_models import SIZES, TEXTS, make_tokenizer
 @pytest.fixture(scope='module')
 def folders(tmp_path_factory):
     "A masked language model as `SparseEncoder` saves it, one with a table of weights for queries, and both without a head."
-    import torch
-    import transformers
-    from sentence_transformers import SentenceTransformer, SparseEncoder
-    from sentence_transformers.base.modules import Router, Transformer
-    from sentence_transformers.sentence_transformer.modules import Pooling
-    from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
-
     root, tokenizer = tmp_path_factory.mktemp('sparse'), make_tokenizer('bert')
     config = transformers.BertConfig(vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id, **SIZES)
     with seeded(3):
@@ -52,8 +50,6 @@ def task():
 
 @pytest.mark.parametrize('name', ['splade', 'idf', 'splade(max_active_dims=5)', 'idf(similarity=cos)'])
 def test_vectors_and_scores_are_the_librarys(folders, task, name):
-    from sentence_transformers import SparseEncoder
-
     name, _, settings = name.partition('(')
     library = SparseEncoder(str(folders / name), device='cpu')
     library.max_active_dims = 5 if 'dims' in settings else None
@@ -133,9 +129,8 @@ def test_the_contract_names_the_heaviest_terms_and_sentences_are_compared(folder
         assert score_pairs(str(folders / 'splade'), pairs).run == pytest.approx([1.0], abs=1e-6)
     query, document = told[-2:]
     terms = re.findall(r'(\S+) (\d+\.\d\d)', document.split('heaviest')[1])
-    assert (
-        'vector       static' in '\n'.join(told) and document.startswith('document     12 terms') and len(terms) == 10
-    )
+    assert 'vector       static' in '\n'.join(told) and len(terms) == 10
+    assert document.startswith('document     12 terms')
     assert [float(weight) for _, weight in terms] == sorted((float(weight) for _, weight in terms), reverse=True)
     assert {term for term, _ in terms} <= set(make_tokenizer('bert').get_vocab()) and query.startswith('query')
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np, pytest, torch, transformers
+import IPython, IPython.display, numpy as np, pytest, torch, transformers
 from conftest import refuses, seeded, write_lines
 from safetensors.torch import load_file
 from sentence_transformers import CrossEncoder, SentenceTransformer
@@ -341,8 +341,6 @@ def test_texts_over_the_limit_are_counted(rows, tmp_path, capsys):
 
 @pytest.mark.medium
 def test_metrics_are_written_while_it_runs(rows, pairs, home, monkeypatch):
-    import IPython, IPython.display
-
     seen, shown = [], []
 
     def look(frame):
