@@ -4,8 +4,8 @@
     python tests/serving_figures.py live   --folder DIR [--share 0.01]
     python tests/serving_figures.py load   --folder DIR [--rate 20] [--seconds 600] [--bad 0.05]
 
-`build` makes passages of about 60 words from sentences of the embedded task, encodes and indexes them. `live` sends a share of
-them to a running service. `load` asks at a fixed rate, whatever the answers take, with a share of bad requests among them."""
+`build` indexes passages of about 60 words, `live` changes a share of them under a running service, and `load` asks at a
+fixed rate, whatever the answers take, with a share of bad requests."""
 
 import argparse, json, os, random, signal, subprocess, sys, threading, time
 from pathlib import Path

@@ -50,7 +50,6 @@ def scores_of(run):
 
 @pytest.mark.parametrize('layout', ['stanford', 'pylate', 'library'])
 def test_a_folder_of_each_layout_ranks_as_the_library_scores(folders, task, layout):
-    "As a retriever and behind a first stage; what is read stands in the spec."
     folder, model = str(folders / layout), MultiVectorEncoder(str(folders / layout))
     spec = encoder_spec(folder)
     assert (spec.max_query_tokens, spec.dim) == (32, 128)

@@ -897,28 +897,24 @@ def walk_of_leaflets(leaflets, tmp_path):
     return walk.folder
 
 
-def all_ids(index):
-    return sorted(Index(index).corpus.ids)
-
-
 def test_an_index_of_a_walk_is_kept_up_from_its_folder(leaflets, walk_of_leaflets, medir):
     index = walk_of_leaflets / 'index'
     assert medir('index', walk_of_leaflets, '--system', 'bm25').code == 0
-    of_the_walk = all_ids(index)
+    of_the_walk = sorted(there(index))
     assert 'lungs/a_b.txt' in of_the_walk and 'c_1' in of_the_walk and 'latin.txt' not in of_the_walk
     same = medir('index', index, '--update', leaflets)
-    assert same.code == 0 and '0 added, 0 changed, 0 deleted' in same.out and all_ids(index) == of_the_walk
+    assert same.code == 0 and '0 added, 0 changed, 0 deleted' in same.out and sorted(there(index)) == of_the_walk
     assert 'latin.txt is not read, or not to the end: zero bytes' in same.err and same.err.count('\n') <= 2
     (leaflets / 'lungs' / 'asthma.txt').write_text('Salbutamol relieves an attack.')
     (leaflets / 'lungs' / 'new.md').write_text('Tiotropium opens the airways.')
     for file, said in {'asthma.txt': '0 added, 1 changed', 'new.md': '1 added, 0 changed'}.items():
         ran = medir('index', index, '--add', leaflets / 'lungs' / file)
         assert ran.code == 0 and said in ran.out, ran
-    assert all_ids(index) == sorted([*of_the_walk, 'lungs/new.md'])
+    assert sorted(there(index)) == sorted([*of_the_walk, 'lungs/new.md'])
     (leaflets / 'insulin.txt').unlink()
     everything = medir('index', index, '--update', leaflets)
     assert everything.code == 0 and '0 added, 0 changed, 1 deleted' in everything.out
-    assert 'insulin.txt' not in all_ids(index) and Index(index).windows is not None
+    assert 'insulin.txt' not in sorted(there(index)) and Index(index).windows is not None
 
 
 @pytest.fixture

@@ -426,7 +426,6 @@ def test_a_cross_encoder_learns_and_opens_everywhere(rows, pairs, beir, medir, h
     np.testing.assert_allclose(scored, plain.predict(texts), atol=1e-5)
     ran = medir('evaluate', beir, '--system', 'bm25>own-ce@10', '--home', home)
     assert ran.code == 0 and 'own-ce@10' in ran.out, ran.err
-    # and it can be trained on: by name, and by path
     further = train_reranker(small_ce(pairs, 'further', model='own-ce', max_steps=2, max_tokens=0))
     assert reranker_spec('further').max_tokens == 32 and further.history.loss[0] < np.log(3) - 0.05
     assert train_reranker(small_ce(pairs, 'elsewhere', model=str(done.folder), max_steps=1, max_tokens=0)).steps == 1
@@ -495,8 +494,7 @@ def tokens_of(spec):
 
 @pytest.mark.parametrize('name', ['tiny-chat', 'tiny-llama'])
 def test_prompts_of_training_and_inference_are_identical(rows, answers, name):
-    spec = llm_spec(name)
-    tokenizer = tokens_of(spec)
+    spec, tokenizer = llm_spec(name), tokens_of(llm_spec(name))
     config = training_config(small_sft(answers, model=name), 'sft', form='question')
     examples, counts = sft_examples(config, spec, tokenizer, {tokenizer.eos_token_id})
     assert counts['language'] == 'en' and counts['rows'] == len(examples) == len(ANSWERS)
@@ -515,8 +513,7 @@ def test_prompts_of_training_and_inference_are_identical(rows, answers, name):
 
 
 def test_long_prompts_and_answers(rows, tmp_path):
-    spec = llm_spec('tiny-chat')
-    tokenizer = tokens_of(spec)
+    spec, tokenizer = llm_spec('tiny-chat'), tokens_of(llm_spec('tiny-chat'))
     texts = {'short': LONG * 3, LONG * 3: 'short', 'q': ' '}
     lines = [{'text': text, 'top_rewrite_query': answer} for text, answer in texts.items()]
     config = training_config(small_sft(write_lines(tmp_path / 'x.jsonl', lines)), 'sft', max_tokens=300)
