@@ -2,12 +2,10 @@
 
 from pathlib import Path
 from types import SimpleNamespace
-
-import numpy as np, pandas as pd, pytest, tiny_models, yaml
+import numpy as np, pandas as pd, pytest, tiny_models, torch, yaml
 from conftest import write_lines
 from hub.models import save_gte, save_tokenizer
 from tiny_models import CAUSAL, FAMILIES, make_model
-
 from medir_nb.core import checkpoint_record, MedirError
 from medir_nb.encoder import Encoder, encoder_spec, joined_towers, save_query_side
 from medir_nb.encoder.loading import modules_of_role
@@ -81,8 +79,6 @@ def opened(folder):
 
 
 def tower_weights(model, role):
-    import torch
-
     return torch.cat([w.detach().flatten() for m in modules_of_role(model, role) for w in m.parameters()])
 
 
@@ -91,14 +87,10 @@ def row_model(query='small', document='large', **how):
 
 
 def plane(*degrees):
-    import torch
-
     return torch.stack([torch.tensor([d, 90.0 - d]).deg2rad().cos() for d in degrees])
 
 
 def test_a_duplicate_of_the_batch_is_no_negative():
-    import torch
-
     texts, labels = plane(0, 0, 50), torch.tensor([[1, 1], [1, 1], [2, 2]])
     loss = Alignment(None, distance_weight=0, temperature=0.02)
     assert loss.calculate_loss([[texts], [texts]], labels) < 1e-3 < 0.4 < loss.calculate_loss([[texts], [texts]])
@@ -107,8 +99,6 @@ def test_a_duplicate_of_the_batch_is_no_negative():
 @pytest.mark.medium
 @pytest.mark.parametrize('cut', ['truncate-normalise', 'normalise-truncate'])
 def test_towers_cut_as_the_equation_does(rows, cut):
-    import torch
-
     whole = row_model('large', 'large').encode_document(TEXTS, convert_to_tensor=True)
     vectors = row_model('large', 'large', dimensions=16, cut=cut).encode_document(TEXTS, convert_to_tensor=True)
     torch.testing.assert_close(vectors, shortened_vectors(whole, 16, cut), rtol=1e-4, atol=1e-5)
@@ -136,8 +126,6 @@ def test_every_distance_falls(rows, first, distance):
 @pytest.mark.parametrize('mirrored', [False, True])
 @pytest.mark.parametrize('mini_batch', [1, 4, 5])
 def test_parts_by_length_have_the_loss_and_the_gradients_of_the_whole(rows, mirrored, mini_batch, monkeypatch):
-    import torch
-
     pair, texts = row_model().eval(), [' '.join(TEXTS[: 1 + n % 4]) for n in range(len(TEXTS))]
     roles = ['query', 'document'] * (1 + mirrored)
     roles[2:] = roles[:1:-1]  # mirrored: by the other tower
@@ -181,8 +169,6 @@ def test_a_finished_stage_is_not_repeated_and_the_panel_decides_nothing(rows, fi
 @pytest.mark.parametrize('labels', [False, True])
 @pytest.mark.parametrize('further', [{}, {'dimensions': 16, 'cut': 'normalise-truncate'}, {'gradient_cache': 3}])
 def test_kept_vectors_are_those_that_the_frozen_tower_writes(rows, first, labelled, labels, further, capsys):
-    import torch
-
     of_labels = {'data': str(labelled), 'negatives': 1} if labels else {}
     settings = {**first, 'query': 'large', 'query_layers': 2, **further, **of_labels}  # no dropout
     read = align_towers(settings, output='read')
@@ -199,8 +185,6 @@ def test_kept_vectors_are_those_that_the_frozen_tower_writes(rows, first, labell
 @pytest.mark.medium
 @pytest.mark.parametrize('lora', [None, {'r': 2}])
 def test_both_towers_are_trained_with_one_rate(rows, first, second, lora):
-    import torch
-
     align_towers(first)
     before = opened(checkpoint_record('aligned') and Encoder('aligned').spec.hub)
     done = train_towers(second, lora=lora)

@@ -2,12 +2,10 @@
 
 import json, re, shutil, signal, subprocess, sys
 from pathlib import Path
-
 import numpy as np, pandas as pd, pytest, yaml
 from conftest import in_full, write_lines
 from test_trainer import CHATML, same_weights
 from tiny_models import close, make_model
-
 from medir_nb.core import checkpoint_record, MedirError, registry, rows as own_rows
 from medir_nb.data import hpo_terms, load_task
 from medir_nb.encoder import contract, Encoder, encoder_spec, save_encoder

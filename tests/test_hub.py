@@ -50,9 +50,6 @@ def run(code, environment, timeout=300):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-# ---------------------------------------------------------------- training data
-
-
 COPY = 'c0' * 20
 
 
@@ -165,9 +162,6 @@ def test_released_rows_are_read_from_the_one_file_of_their_repository(tmp_path):
     assert labelled == 2 * of_one > 20 and first['instruction'] == RELEASED[0] and len(first['neg']) == 1
 
 
-# ---------------------------------------------------------------- the server
-
-
 def test_files_come_with_commit_hash_and_ranges(small):
     ask = httpx.Client(base_url=small.url, trust_env=False)
     at = f'/owner/name/resolve/{PINNED}'
@@ -241,9 +235,6 @@ def test_huggingface_hub_and_datasets_take_it_for_the_hub(small, tmp_path):
     fetched = small.fetched('models', 'owner/name')
     assert len([a for a in fetched if a.method == 'GET' and a.path == 'model.safetensors']) == 2  # cut off, then whole
     assert {a.revision for a in small.fetched('datasets', 'owner/name')} == {PINNED, '(large)'}
-
-
-# ---------------------------------------------------------------- each row of the registries
 
 
 @pytest.fixture(scope='module')
@@ -474,9 +465,6 @@ def strays(hub):
     return {(a.kind, a.id) for a in known if a.revision not in (*hub.at(a.kind, a.id).commits, '(large)')}
 
 
-# ---------------------------------------------------------------- through faults
-
-
 def told(found):
     "What a row said, its stderr aside."
     return {k: v for k, v in found.items() if k != 'stderr'}
@@ -566,8 +554,6 @@ def test_a_model_that_its_row_misdescribes_fails(checked, tmp_path):
     said = 'model gte-small: the checkpoint does not normalise its vectors, its row does; the row counts'
     assert found['gte-small']['query']['norms'] == [1.0, 1.0] and said in found['gte-small']['stderr']
 
-
-# ---------------------------------------------------------------- presets and batches, whole
 
 # and how many of its runs cannot work on any machine: ChatGLM3 is not trained
 BATCHES = dict.fromkeys('bmretriever bmretriever_sizes bmretriever_remade retrievers r2med mar medteb'.split(), 0) | {

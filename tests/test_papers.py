@@ -55,9 +55,6 @@ def measured(ledger, task=None):
     return rows if task is None else rows[rows.task == task]
 
 
-# ---------------------------------------------------------------- printed rows
-
-
 @pytest.mark.medium
 def test_78_systems_of_r2med_with_their_cells_and_what_each_would_need():
     tables = {name: Ledger(with_means(of_r2med(name))) for name in ('base', 'gar', 'reranker')}
@@ -165,9 +162,6 @@ def test_every_published_system_of_r2med_has_a_name_that_a_reader_knows():
     assert long_name('nv>monobert@10') == 'NV-Embed-v2 > monoBERT-large @ 10' and long_name('my own') == 'my own'
 
 
-# ---------------------------------------------------------------- means
-
-
 def test_printed_means_follow_from_printed_cells_or_are_named():
     tables = ['Table 2', 'Table 3', 'Table 4', 'Table 12', 'Table 13', 'README leaderboard']
     means = recomputed_means(published('automir', tables))
@@ -200,9 +194,6 @@ def test_all_29_cells_of_automirs_released_files_equal_the_printed_table():
     both = files.dropna(subset='task').replace({'system': names}).merge(table, on=['system', 'task'])
     assert len(both) == files.task.notna().sum() == 29
     assert (both.value_x / both.scale_x - both.value_y / both.scale_y).abs().max() <= 5.1e-5
-
-
-# ---------------------------------------------------------------- measured beside printed
 
 
 def test_group_means_are_measured_on_tasks_that_the_table_does_not_print():
@@ -294,9 +285,6 @@ def test_a_table_is_laid_out_before_anything_ran(paper, table, cells):
     assert Ledger(published(paper, table)).counts() == {'not run': cells}
     with pytest.raises(MedirError, match='no published row is called'):
         Ledger(published(paper, table), systems={'Okapy': 'bm25'})
-
-
-# ---------------------------------------------------------------- tests and claims
 
 
 def test_seeds_of_a_name_are_one_system(capsys):
@@ -403,9 +391,6 @@ def test_the_headline_numbers_of_r2med():
         task_table(of_r2med(['base', 'gar'], measure=None))
 
 
-# ---------------------------------------------------------------- speeds, cases and examples as printed
-
-
 def test_every_printed_speed_has_its_row_and_its_figures():
     printed, cells = printed_speeds(), published('bmretriever', 'Table 11')
     assert len(printed) * 2 == len(cells) and printed.row.isin(registry('models')).all()
@@ -438,9 +423,6 @@ def test_printed_cases_name_tasks_and_their_own_instructions():
         printed_cases('automir')
 
 
-# ---------------------------------------------------------------- figures
-
-
 def test_the_same_data_is_the_same_picture_and_no_data_is_none(tmp_path):
     rows = [(p, r, f'{n} ×', d) for p, d in (('A', 0.1), ('B', -0.1)) for r in ('bm25', 'minilm') for n in (1, 3)]
     data = pd.DataFrame(rows, columns=['panel', 'row', 'column', 'difference'])
@@ -465,9 +447,6 @@ def test_names_stand_at_their_marks_and_cover_no_other(tmp_path):
 
     boxes = [Text.get_window_extent(note, figure.canvas.get_renderer()) for note in words]
     assert len(words) == 8 and not [1 for a, b in itertools.combinations(boxes, 2) if a.overlaps(b)]
-
-
-# ---------------------------------------------------------------- what the stored pages hold
 
 
 def code_cells(path):
@@ -576,9 +555,6 @@ def test_the_self_learning_demo_replays_both_generators(home):
     for generator in (demo['generator'], demo['given_generator']):
         assert pending(f'minilm+hyde({generator},{demo["expansion"]})', task)['to_generate'] == 0
     assert pending(f'minilm+hyde({demo["generator"]},max_tokens=95)', task)['to_generate'] == len(task.queries)
-
-
-# ---------------------------------------------------------------- second numbers: what others measured beside what is printed
 
 
 def beside(paper, table, **filters):

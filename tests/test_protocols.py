@@ -95,8 +95,6 @@ def test_instructor_gets_its_authors_texts(model, task, query, document):
     assert rendered(model, registered(task), 'document') == document
 
 
-# ---------------------------------------------------------------- sentences of a similarity task
-
 SENTENCES = {
     'instructor-l': 'Represent the Bio-medical statement: B',
     'instructor-xl': 'represent the Biological statement: B',
@@ -160,8 +158,6 @@ def test_a_checkpoint_keeps_the_role_of_its_base(tmp_path):
     assert folder_spec(folder).sentence_role == 'document'
 
 
-# ---------------------------------------------------------------- R2MED's check on NFCorpus
-
 BEST = 'Given a question, retrieve relevant documents that best answer the question'
 NFCORPUS = {  # what R2MED's released code gives each of the seven: a query, a document
     'nv': (f'Instruct: {BEST.replace(" best", "")}\nQuery: B', 'T B'),
@@ -187,9 +183,6 @@ def test_other_models_keep_their_title_and_nv_its_other_tasks():
     own = 'Instruct: Given a Biology post, retrieve relevant passages that help answer the post\nQuery: B'
     assert rendered('nv-embed-v2', registered('r2med-biology'), 'query') == own
     assert rendered('e5-mistral', registered('nfcorpus'), 'query') == f'Instruct: {BEST}\nQuery: B'
-
-
-# ---------------------------------------------------------------- answers of reasoning models
 
 
 @pytest.mark.parametrize(
@@ -229,9 +222,6 @@ def test_an_empty_answer_stays_an_empty_text_and_is_counted(beir, fake_minilm):
         assert abs(first.score - best) < 1e-5
 
 
-# ---------------------------------------------------------------- texts of the authors under names that were never seen
-
-
 def data_set(folder, configurations):
     "A data set of R2MED's layout: `configurations` name → splits of generated texts."
     parts = {
@@ -269,9 +259,6 @@ def test_search_o1_is_looked_for_under_its_likely_names(tmp_path, own_registry, 
     assert done.texts == [[f'{found} {q}'] for q, _ in QUERIES] and done.stats['generated'] == 0
 
 
-# ---------------------------------------------------------------- services
-
-
 def test_voyage_is_told_that_a_generated_text_is_a_query(fake, tmp_path, beir, monkeypatch):
     "R2MED sends query and generated text alike; the row says so."
     assert encoder_spec('voyage-3').hypothetical == 'query'
@@ -284,9 +271,6 @@ def test_voyage_is_told_that_a_generated_text_is_a_query(fake, tmp_path, beir, m
     kinds = {t: b['input_type'] for b in server.bodies for t in b['input']}
     texts = [text for q, t in QUERIES for text in (f'written for {q}', t)]
     assert {kinds[json.dumps(text)] for text in texts} == {'query'} and 'document' in kinds.values()
-
-
-# ---------------------------------------------------------------- BMRetriever under autocast
 
 
 @pytest.fixture
@@ -321,9 +305,6 @@ def test_autocast_has_a_key_a_store_and_a_line_of_its_own(small_bmretriever, bei
     assert contract(plain, task).key != contract(cast, task).key
 
 
-# ---------------------------------------------------------------- AutoMIR: what differs from the released training
-
-
 def without_dropout(model, tokenizer):
     model.config.hidden_dropout_prob = model.config.attention_probs_dropout_prob = 0.0
 
@@ -350,9 +331,6 @@ def test_known_positives_of_the_batch_count_as_negatives_on_request(tmp_path, ow
     )
     assert kept.loss == pytest.approx(masked, rel=1e-3) and counted.loss == pytest.approx(whole, rel=1e-3)
     assert counted.loss > kept.loss and not checkpoint_record('own-False')['config']['mask_positives']
-
-
-# ---------------------------------------------------------------- AutoMIR: wording
 
 
 def test_other_wording_reaches_the_model(tmp_path, fake, monkeypatch):

@@ -29,8 +29,6 @@ def packaged(name, **changes):
     return {**registry('models')[name], 'revision': 'tiny', **changes}
 
 
-# ---------------------------------------------------------------- the retrievers
-
 # what R2MED's protocol says, written down here and not read from the rows: pooling, normalised, tokens of a query and of a document, precision, how an LLM's text is encoded
 PROTOCOL = {
     'contriever': ('mean', False, 512, 512, 'float32', 'plain'),
@@ -112,9 +110,6 @@ def test_the_benchmark_has_876_queries():
     assert len(R2MED) == 8 and sum(registry('tasks')[t]['queries'] for t in R2MED) == 876
 
 
-# ---- bidirectional decoders
-
-
 def with_own_code(folder, out):
     "A checkpoint whose configuration names code of its own, which leaves a trace when it runs."
     shutil.copytree(folder, out)
@@ -188,8 +183,6 @@ def test_medcpt_with_the_article_encoder_on_both_sides(bert, own_registry, tmp_p
     wanted, _ = by_hand('bert', article, ['statins'], 512, False, 'cls', False)
     close(slip.encode(['statins'], 'query').vectors, wanted)
 
-
-# ---------------------------------------------------------------- environments of their own
 
 OWN_CODE = """
 import os, signal
@@ -313,9 +306,6 @@ def test_two_environments_have_two_keys(tiny_row, own_registry):
     assert before != key()
 
 
-# ---------------------------------------------------------------- a reader's own model, both ways
-
-
 def hashed(texts):
     "Bags of hashed words: a model that needs no weights and still finds something."
     import zlib
@@ -405,9 +395,6 @@ def test_an_mteb_model_plugs_in_unchanged(beir):
     assert isinstance(model, mteb.models.EncoderProtocol)
 
 
-# ---------------------------------------------------------------- hpo-overlap
-
-
 @pytest.fixture(scope='module')
 def overlap():
     return data.hpo_overlap()
@@ -484,9 +471,6 @@ def test_the_oracle(overlap):
     assert set(data.overlap_oracle(small).doc_id) == set(small.corpus.ids)
     with pytest.raises(MedirError, match='is not of hpo-overlap'):
         data.overlap_oracle(load_task('hpo-lay', limit=20))
-
-
-# ---------------------------------------------------------------- R2MED's layout, zipped
 
 
 def r2med_folder(folder, repeats=145):

@@ -1,11 +1,9 @@
 """RetroMAE on backbones with and without a table of positions: whole words, what the decoder sees, kills, what is saved, what is refused."""
 
 import shutil
-
-import numpy as np, pytest
+import numpy as np, pytest, torch
 from conftest import seeded, TINY_ROW, write_lines
 from tiny_models import close, make_model, make_tokenizer, SENTENCES, SIZES
-
 from medir_nb.core import checkpoint_record, MedirError
 from medir_nb.encoder import Encoder, encoder_spec
 from medir_nb.trainer import DiskTexts, pretraining_ablation, RetroMAE, RetroMAESettings, TextBatches
@@ -93,8 +91,6 @@ def test_an_ideograph_is_a_word_whatever_the_tokenizer_cuts_at(family):
 
 def one_text(name, length=11, seed=0):
     "A model, a batch of two texts, the second shorter, and the view of its decoder."
-    import torch
-
     model = RetroMAE(load_masked(encoder_spec(f'tiny-{name}'))).eval()
     rng = np.random.default_rng(seed)
     ids = torch.from_numpy(rng.integers(10, 60, (2, length)))
@@ -107,8 +103,6 @@ def one_text(name, length=11, seed=0):
 @pytest.mark.parametrize('name', KINDS)
 def test_the_decoder_does_not_see_the_token_that_it_predicts(rows, name):
     "Each token of a text is changed in turn: what is said of its position stays to the last bit; where it is in view it moves."
-    import torch
-
     model, ids, attention, visible = one_text(name)
     with torch.no_grad():
         _, vectors = model.vectors(ids, attention)
@@ -125,8 +119,6 @@ def test_the_decoder_does_not_see_the_token_that_it_predicts(rows, name):
 
 @pytest.mark.parametrize('name', KINDS)
 def test_the_decoder_hears_the_vector_and_knows_where_it_is(rows, name):
-    import torch
-
     model, ids, attention, visible = one_text(name)
     with torch.no_grad():
         _, vectors = model.vectors(ids, attention)
@@ -141,8 +133,6 @@ def test_the_decoder_hears_the_vector_and_knows_where_it_is(rows, name):
 
 
 def test_what_is_behind_the_end_of_a_text_is_in_no_view(rows):
-    import torch
-
     model, ids, attention, visible = one_text('bert')
     _, vectors = model.vectors(ids, attention)
     changed = ids.clone()
@@ -153,8 +143,6 @@ def test_what_is_behind_the_end_of_a_text_is_in_no_view(rows):
 
 def test_xlm_r_counts_positions_from_two(rows):
     "Its table begins with two entries that no token has."
-    import torch
-
     model, ids, *_ = one_text('xlm-r')
     table = model.lm.base_model.embeddings.position_embeddings.weight
     assert torch.equal(model.embedded(ids)[1][0], table[2 : 2 + ids.shape[1]])
@@ -172,8 +160,6 @@ def test_own_positions_are_trained_or_stay(rows):
 @pytest.mark.parametrize('name', KINDS)
 def test_the_loss_is_that_of_the_library_and_in_parts_the_same(rows, name):
     "L_enc against transformers' own masked language model, both losses whole and in parts of three positions."
-    import torch
-
     model, ids, attention, visible = one_text(name)
     labels = torch.where(torch.from_numpy(np.random.default_rng(5).random(ids.shape)) < 0.4, ids, -100)
     named = torch.where(torch.from_numpy(WORDS)[None] >= 0, ids, -100)

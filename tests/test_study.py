@@ -58,9 +58,6 @@ def killed_when(seen, *arguments, **environment):
     process.wait()
 
 
-# ---------------------------------------------------------------- a look
-
-
 SECRETS = ['jane.doe@clinic.example.org', '00451278', '(202) 555-0143', 'Jonathan', '4111 1111 1111 1111', '1970-01-01']
 LETTER = (
     'Patient name: Jonathan Doe, MRN: 00451278, DOB: 1970-01-01. Mail jane.doe@clinic.example.org or call '
@@ -199,9 +196,6 @@ def test_passages_are_proposed_and_taken(tmp_path, counted):
     assert advised_passages([]) is None
     saved = own.figure()
     assert saved.png.read_bytes()[:4] == b'\x89PNG' and 'minilm: 256 tokens' in saved.csv.read_text()
-
-
-# ---------------------------------------------------------------- queries
 
 
 @pytest.fixture
@@ -433,9 +427,6 @@ def test_a_kill_keeps_answers_and_the_same_line_goes_on(notes, medir_process):
     server.close()
     assert done.code == 0, done.err
     assert len(read_queries(notes)) == 44 and server.asked < before + 44  # what was answered is not asked again
-
-
-# ---------------------------------------------------------------- a verdict
 
 
 def cost(system, ms, **more):
@@ -707,9 +698,6 @@ def test_a_killed_verdict_goes_on_behind_the_last_system(walk):
     assert all((folder / name).read_text() == text for name, text in before.items())
 
 
-# ---------------------------------------------------------------- a training
-
-
 def test_queries_that_people_judged_are_no_training_data_and_all_of_them_are_named(tmp_path):
     walk = write_toy_walk(tmp_path / 'w', labelled=0)
     rows = [json.loads(line) for line in walk.path('queries.jsonl').read_text().splitlines()]
@@ -771,9 +759,6 @@ def test_a_killed_training_goes_on_with_the_same_plan(walk, medir):
 def test_the_loop_of_slhyde_end_to_end(walk):
     adapted = adapt(walk, 'sl-hyde', minutes=6, llm='smollm2', forget_limit=60)
     assert '+hyde(' in adapted.entry['system'] and 'untuned, with HyDE' in list(adapted.table.model)
-
-
-# ---------------------------------------------------------------- the report
 
 
 @pytest.fixture
@@ -926,9 +911,6 @@ def test_a_page_names_no_folder_of_this_machine(tmp_path, counted):
     assert 'From notes.' in page and str(tmp_path) not in page
 
 
-# ---------------------------------------------------------------- stage II on real questions: MedQuAD by source document, and what is forgotten; about an hour
-
-
 @pytest.fixture(scope='module')
 def once(tmp_path_factory):
     "What the tests of stage II share: a folder, the split, the names of the trained checkpoints."
@@ -1026,9 +1008,6 @@ def test_stage_two_forgets_little(name, medir_data, tuned, capsys):
         print('\n' + to_markdown(frame, 4))
     # above the spread of seeds, far below what a ruined encoder loses (0.3)
     assert frame.before.iloc[0] > 0.3 and frame.difference.mean() >= -0.04 and frame.difference.min() >= -0.06
-
-
-# ---------------------------------------------------------------- what the intervals of a verdict promise
 
 
 def labelled_pool(task, scores):

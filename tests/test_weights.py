@@ -2,9 +2,10 @@
 
 import json, shutil, sys
 from pathlib import Path
-import pytest
+import pytest, torch
 from conftest import TINY_ROW, seeded, write_lines
 from tiny_models import CAUSAL, SIZES, as_sentence_transformer, make_model, make_tokenizer
+from safetensors.torch import load_file, save_file
 from test_trainer import make_llm
 from medir_nb.encoder import Encoder, encoder_spec, save_query_side
 from medir_nb.core import MedirError, registry
@@ -65,9 +66,6 @@ def folders(tmp_path_factory):
 
 
 def stored(file):
-    import torch
-    from safetensors.torch import load_file
-
     return load_file(file) if file.suffix == '.safetensors' else torch.load(file)
 
 
@@ -100,9 +98,6 @@ DAMAGES = pytest.mark.parametrize('damage', SAID, ids=lambda damage: damage.__na
 
 def damaged(folder, to, damage, part='model.safetensors', pickled=False):
     "A copy of a folder, with the tensors of one file changed; a name that the message must hold."
-    import torch
-    from safetensors.torch import save_file
-
     shutil.copytree(folder, to)
     (file,) = Path(to).glob(part)
     tensors = stored(file)
@@ -135,9 +130,6 @@ def write(name):
 
 def row_of(folder, **more):
     return TINY_ROW | {'hub': str(folder)} | more
-
-
-# ---------------------------------------------------------------- encoders
 
 
 @DAMAGES
@@ -206,9 +198,6 @@ def test_minilm_evaluates_to_no_score(tmp_path, beir, medir, damage):
     assert not list((tmp_path / 'home').rglob('block-*'))
 
 
-# ---------------------------------------------------------------- what is no fault
-
-
 def test_a_head_that_the_configuration_names_stays_behind(folders, tmp_path, own_registry):
     "A masked language model read as an encoder: no pooler, and a head that no vector needs."
     own_registry(models={'masked': row_of(folders['masked'])})
@@ -234,8 +223,6 @@ def test_a_row_names_what_nothing_reads(folders, tmp_path, own_registry):
 
 def old_tables(tensors, attention):
     "The masks that transformers saved with a GPT of before 2023."
-    import torch
-
     masks = {f'h.{i}.{attention}.{name}': torch.zeros(1) for i in range(2) for name in ('bias', 'masked_bias')}
     return tensors | masks
 
@@ -259,9 +246,6 @@ def test_a_head_that_the_library_renames(tmp_path, own_registry):
         encode('bare')
 
 
-# ---------------------------------------------------------------- language models
-
-
 @DAMAGES
 def test_a_language_model(folders, tmp_path, damage):
     name = damaged(folders['llm'], tmp_path / 'own', damage)
@@ -274,9 +258,6 @@ def test_a_model_that_judges_writes_nothing(folders):
     "Its embeddings are tied, so nothing is missing but the head of another kind."
     with pytest.raises(MedirError, match=r'1 unexpected \(score.weight\)'):
         write(folders['judge'])
-
-
-# ---------------------------------------------------------------- rerankers
 
 
 @DAMAGES
@@ -308,9 +289,6 @@ def test_a_head_that_a_lora_brings(folders, tmp_path, own_registry, damage):
     assert named.removesuffix('.weight') in str(e.value) and '\n' not in str(e.value)
 
 
-# ---------------------------------------------------------------- another environment
-
-
 @pytest.fixture
 def there(home, own_registry):
     "`there(folder)`: the row `there`, which this Python encodes in a process of its own."
@@ -334,9 +312,6 @@ def test_a_worker_is_asked_what_its_files_lack(folders, tmp_path, there):
     there(tmp_path / 'own')
     line = refused(lambda: encode('there'), drop, name)
     assert line.startswith('model there in the environment own: ')
-
-
-# ---------------------------------------------------------------- trainings
 
 
 @pytest.fixture
@@ -363,7 +338,6 @@ def test_a_training_starts_from_whole_weights(folders, tmp_path, own_registry, l
 
 @pytest.mark.medium
 def test_a_new_head_is_one_that_a_training_brings(folders, own_registry, lines, capsys):
-    import torch
     from medir_nb.trainer.retromae import load_masked
 
     own_registry(models={'masked': row_of(folders['masked']), 'bare': row_of(folders['bert'])})

@@ -3,9 +3,11 @@
 import collections, json, math, string, zlib
 from dataclasses import dataclass
 from pathlib import Path
+import torch
 from hub.data import SENTENCES, carded
 from hub.server import Repository
 from medir_nb.core import registry
+from safetensors.torch import save_file
 
 HIDDEN, HEAD = 32, 24
 _SIZES = dict(hidden_size=HIDDEN, initializer_range=0.3)
@@ -194,7 +196,6 @@ def write_json(path, value):
 
 def make_model(family, name, limit, kind='AutoModel', tokenizer=None, **settings):
     "A random model, the same for the same name."
-    import torch
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
@@ -217,8 +218,6 @@ def make_model(family, name, limit, kind='AutoModel', tokenizer=None, **settings
 
 def old_tables(model):
     "What the transformers of a legacy checkpoint's time saved besides: positions, and the causal masks of GPTs."
-    import torch
-
     attention = {'gpt_neo': 'attn.attention', 'gptj': 'attn'}.get(model.config.model_type)
     if attention:
         return {f'h.{n}.{attention}.{mask}': torch.ones(1) for n in range(2) for mask in ('bias', 'masked_bias')}
@@ -227,8 +226,6 @@ def old_tables(model):
 
 def save_model(model, folder, legacy=False, shard=None):
     "The weights and the configuration; `legacy` in torch's own format, `shard` in several files."
-    import torch
-
     if legacy:
         model.config.architectures = [type(model).__name__]
         model.config.save_pretrained(folder)
@@ -236,8 +233,6 @@ def save_model(model, folder, legacy=False, shard=None):
     else:
         model.save_pretrained(folder, **({'max_shard_size': shard} if shard else {}))
 
-
-# ---------------------------------------------------------------- encoders
 
 # repositories that hold sentence-transformers' files beside the weights
 MODULES = ('BAAI/bge', 'intfloat/', 'thenlper/', 'sentence-transformers/', 'Muennighoff/SGPT', 'hkunlp/', 'moka-ai/')
@@ -253,9 +248,6 @@ OWN_MISTRAL = 'raise RuntimeError("the code of this checkpoint must not run")\n'
 
 def write_modules(folder, pooling, normalize, limit, dense=0):
     "sentence-transformers' files as the Hub's older repositories have them."
-    import torch
-    from safetensors.torch import save_file
-
     kinds = ['Transformer', 'Pooling', *(['Dense'] if dense else []), *(['Normalize'] if normalize else [])]
     paths = [f'{i}_{kind}' if i else '' for i, kind in enumerate(kinds)]
     where = 'sentence_transformers.models'
@@ -280,9 +272,6 @@ def sparse_files(row, hub):
     "`build(folder)` of a repository of `SparseEncoder`: a masked language model, its pooling, and a table for queries."
 
     def build(folder):
-        import torch
-        from safetensors.torch import save_file
-
         limit, where = limit_of(row), 'sentence_transformers.sparse_encoder.models'
         made = save_tokenizer(row['architecture'], folder, limit)
         save_model(make_model(row['architecture'], hub, limit, 'AutoModelForMaskedLM', made), folder)
@@ -343,8 +332,6 @@ def encoder_files(row, hub, tokenizer=True):
     return build
 
 
-# ---------------------------------------------------------------- a vector a token
-
 FLASH = """
 from transformers import XLMRobertaConfig, XLMRobertaModel
 
@@ -372,9 +359,6 @@ def token_files(row, hub):
     is_pylates = family == 'modernbert'
 
     def build(folder):
-        import torch
-        from safetensors.torch import save_file
-
         own = {'xlm-roberta-flash': ('[QueryMarker]', '[DocumentMarker]')}.get(family, ('[unused0]', '[unused1]'))
         marks = ('[Q] ', '[D] ') if is_pylates else own
         made = marked_tokenizer(family, folder, limit, marks)
@@ -400,8 +384,6 @@ def token_files(row, hub):
 
 def pylate_modules(folder, row, weight, marks):
     "PyLate's files beside the weights."
-    from safetensors.torch import save_file
-
     kinds = {'': 'sentence_transformers.models.Transformer', '1_Dense': 'pylate.models.Dense.Dense'}
     modules = [dict(idx=i, name=str(i), path=path, type=kind) for i, (path, kind) in enumerate(kinds.items())]
     write_json(folder / 'modules.json', modules)
@@ -422,7 +404,6 @@ def adapter_files(base_hub, architecture, limit, hub, scores=False):
     "`build(folder)` of a LoRA around the model of `base_hub`; with `scores` it carries the head of a reranker."
 
     def build(folder):
-        import torch
         from peft import LoraConfig, get_peft_model
 
         targets = 'q_proj k_proj v_proj o_proj down_proj up_proj gate_proj'.split()
@@ -455,8 +436,6 @@ GTE_FILES = [Path(__file__).with_name('new_impl') / f'{name}.py' for name in ('c
 
 def save_gte(folder, tokenizer, limit, name, where=''):
     "A tiny masked language model of that architecture, the same for the same name; `where`: the repository of its code."
-    import torch
-
     from hub.new_impl.configuration import NewConfig
     from hub.new_impl.modeling import NewForMaskedLM
 
@@ -520,8 +499,6 @@ def _nv_embed(folder, tokenizer, limit, hub):
     told = dict(model_type='nvembed', architectures=['NVEmbedModel'], tokenizer_of=hub)
     _with_code(folder, classes, 'modeling_nvembed.py', NV_EMBED, **told)
 
-
-# ---------------------------------------------------------------- language models
 
 TOOLS = (
     '{% if tools %}<|im_start|>system\n# Tools{% for t in tools %}\n{{ t | tojson }}{% endfor %}<|im_end|>\n{% endif %}'
@@ -598,15 +575,10 @@ def writer_files(row, hub):
     return build
 
 
-# ---------------------------------------------------------------- rerankers
-
-
 def reranker_files(row, hub):
     "`build(folder)` of the repository of a cross-encoder, or of a language model that answers."
 
     def build(folder):
-        import torch
-
         family, limit = row['architecture'], int(row['max_tokens'])
         if answers := row.get('answers'):
             made = save_tokenizer(family, folder, limit, answers)
@@ -632,9 +604,6 @@ def reranker_files(row, hub):
         torch.save(model.state_dict(), folder / 'pytorch_model.bin')
 
     return build
-
-
-# ---------------------------------------------------------------- all of them
 
 
 def served(row):
