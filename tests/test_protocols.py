@@ -5,27 +5,17 @@ from dataclasses import replace
 from pathlib import Path
 import numpy as np, pandas as pd, pytest, torch
 from medir_nb import workbook
-from medir_nb.core import MedirError, checkpoint_record, registry
+from medir_nb.core import MedirError, checkpoint_record, registry, write_json
 from medir_nb.data import Task, load_task
 from medir_nb.encoder import Encoder, contract, encode_corpus, encoder_spec, folder_spec
 from medir_nb.evaluator import evaluate
 from medir_nb.generator import extract_answer, configure, expand, wording
 from medir_nb.trainer import candidates, hypothesize, info_nce, synthesize_queries, train_encoder
 from medir_nb.retrieval import parse, pending, score_pairs, search
-from conftest import DOCUMENTS, QUERIES, TINY_ROW, write_lines
+from conftest import chat_answer, DOCUMENTS, QUERIES, table, TINY_ROW, write_lines
 from tiny_models import make_model
 
 ROOT = Path(__file__).parent.parent
-
-
-def write_folder(folder):
-    "The configuration of a sentence-transformers folder, without weights."
-    modules = {'Transformer': '', 'Pooling': '1_Pooling'}
-    modules = [{'type': f'sentence_transformers.models.{kind}', 'path': path} for kind, path in modules.items()]
-    (folder / '1_Pooling').mkdir(parents=True)
-    (folder / 'modules.json').write_text(json.dumps(modules))
-    (folder / '1_Pooling' / 'config.json').write_text(json.dumps({'pooling_mode_cls_token': True}))
-    return folder
 
 
 def registered(name):
@@ -33,81 +23,50 @@ def registered(name):
     return Task(name, instructions=registry('tasks')[name].get('instructions', {}))
 
 
-def rendered(model, task, role, title='T', body='B'):
+def rendered(model, task, role):
     "What `model` is given for a text of `task`; a query has no title."
     encoder = Encoder(model)
-    return encoder.render([('' if role == 'query' else title, body)], role, encoder.instruction(task, role))[0]
+    return encoder.render([('' if role == 'query' else 'T', 'B')], role, encoder.instruction(task, role))[0]
 
 
-INSTRUCTOR_XL = [
-    (
-        'nfcorpus',
-        'Represent the nutrition facts to retrieve Public medical articles: B',
-        'Represent the Public medical articles for retrieval: T B',
-    ),
-    (
-        'scifact',
-        'Represent the Scientific queries for retrieving a supporting passage: B',
-        'represent the scientific paragraph for retrieval: T B',
-    ),
-    (
-        'trec-covid',
-        'Represent the Coronavirus questions to retrieve a supporting document: B',
-        'Represent the Coronavirus documents for retrieval: T B',
-    ),
-]
-INSTRUCTOR_L = [
-    (
-        'nfcorpus',
-        'Represent the Medicine question for retrieving a relevant document: B',
-        'Represent the medical document for retrieval: T B',
-    ),
-    (
-        'scifact',
-        'Represent a Scientific query for retrieving a supporting passage; B',
-        'represent the Scientific passage for retrieval; T B',
-    ),
-    (
-        'trec-covid',
-        'Represent the Coronavirus question for retrieving supporting documents: B',
-        'Represent the Coronavirus document for retrieval: T B',
-    ),
-]
-OF_BOTH = [
-    ('scidocs', 'Represent a Science question for retrieving supporting papers: B', 'Represent the Science paper: T B'),
-    (
-        'r2med-biology',
-        'Represent the Biology post for retrieving relevant paragraphs: B',
-        'Represent the Biology paragraph for retrieval: T B',
-    ),
-    (
-        'bioasq',
-        'Represent the question for retrieving supporting documents: B',
-        'Represent the document for retrieval: T B',
-    ),  # a task that its authors have no text for
-]
-OF_MODEL = {'instructor-xl': [*INSTRUCTOR_XL, *OF_BOTH], 'instructor-l': [*INSTRUCTOR_L, *OF_BOTH]}
+# what an Instructor model is given for a query and a document of a task; its authors have no text for bioasq
+INSTRUCTOR = """
+xl | nfcorpus | query | Represent the nutrition facts to retrieve Public medical articles: B
+xl | nfcorpus | document | Represent the Public medical articles for retrieval: T B
+xl | scifact | query | Represent the Scientific queries for retrieving a supporting passage: B
+xl | scifact | document | represent the scientific paragraph for retrieval: T B
+xl | trec-covid | query | Represent the Coronavirus questions to retrieve a supporting document: B
+xl | trec-covid | document | Represent the Coronavirus documents for retrieval: T B
+l | nfcorpus | query | Represent the Medicine question for retrieving a relevant document: B
+l | nfcorpus | document | Represent the medical document for retrieval: T B
+l | scifact | query | Represent a Scientific query for retrieving a supporting passage; B
+l | scifact | document | represent the Scientific passage for retrieval; T B
+l | trec-covid | query | Represent the Coronavirus question for retrieving supporting documents: B
+l | trec-covid | document | Represent the Coronavirus document for retrieval: T B
+xl, l | scidocs | query | Represent a Science question for retrieving supporting papers: B
+xl, l | scidocs | document | Represent the Science paper: T B
+xl, l | r2med-biology | query | Represent the Biology post for retrieving relevant paragraphs: B
+xl, l | r2med-biology | document | Represent the Biology paragraph for retrieval: T B
+xl, l | bioasq | query | Represent the question for retrieving supporting documents: B
+xl, l | bioasq | document | Represent the document for retrieval: T B
+"""
 
 
-@pytest.mark.parametrize('model,task,query,document', [(m, *row) for m, rows in OF_MODEL.items() for row in rows])
-def test_instructor_gets_its_authors_texts(model, task, query, document):
-    assert rendered(model, registered(task), 'query') == query
-    assert rendered(model, registered(task), 'document') == document
+@pytest.mark.parametrize('sizes, task, role, text', table(INSTRUCTOR))
+def test_instructor_gets_its_authors_texts(sizes, task, role, text):
+    assert {rendered(f'instructor-{size}', registered(task), role) for size in sizes.split(', ')} == {text}
 
 
 SENTENCES = {
+    **dict.fromkeys(
+        ('bge-large-en', 'bge-large-en-v1.5', 'bge-small-en-v1.5', 'medcpt', 'contriever', 'sgpt-125m'), 'B'
+    ),
     'instructor-l': 'Represent the Bio-medical statement: B',
     'instructor-xl': 'represent the Biological statement: B',
-    'bge-large-en': 'B',
-    'bge-large-en-v1.5': 'B',
-    'bge-small-en-v1.5': 'B',
     'gritlm-7b': '<|user|>\nRetrieve semantically similar text.\n<|embed|>\nB',
     'e5-mistral': 'Instruct: Retrieve semantically similar text.\nQuery: B',
     'e5-large-v2': 'query: B',
     'bmretriever-410m': 'Given a sentence, retrieve sentences with the same meaning\nQuery: B',
-    'medcpt': 'B',
-    'contriever': 'B',
-    'sgpt-125m': 'B',
 }
 
 
@@ -152,7 +111,13 @@ def test_the_first_sentence_may_be_a_query_and_the_second_a_document(fake_minilm
 
 
 def test_a_checkpoint_keeps_the_role_of_its_base(tmp_path):
-    folder = write_folder(tmp_path / 'tuned')
+    modules = [
+        {'type': f'sentence_transformers.models.{kind}', 'path': path}
+        for kind, path in (('Transformer', ''), ('Pooling', '1_Pooling'))
+    ]
+    folder = tmp_path / 'tuned'
+    write_json(folder / 'modules.json', modules)
+    write_json(folder / '1_Pooling' / 'config.json', {'pooling_mode_cls_token': True})
     assert folder_spec(folder).sentence_role == 'query'
     (folder / 'medir.json').write_text(json.dumps({'spec': {'sentence_role': 'document'}}))
     assert folder_spec(folder).sentence_role == 'document'
@@ -325,17 +290,14 @@ def test_known_positives_of_the_batch_count_as_negatives_on_request(tmp_path, ow
     texts = vectors(['diabetes'] * 2, 'query'), [vectors(side, 'document') for side in zip(*rows)]
     known = torch.tensor([[False, True, False, False], [True, False, False, False]])
     whole, masked = (float(info_nce(*texts, 0.02, masked=mask)) for mask in (None, known))
-    kept, counted = (
-        train_encoder(**how, output=f'own-{masks}', mask_positives=masks, gradient_cache=cache)
-        for masks in (True, False)
-    )
+    how['gradient_cache'] = cache
+    kept, counted = (train_encoder(**how, output=f'own-{m}', mask_positives=m) for m in (True, False))
     assert kept.loss == pytest.approx(masked, rel=1e-3) and counted.loss == pytest.approx(whole, rel=1e-3)
     assert counted.loss > kept.loss and not checkpoint_record('own-False')['config']['mask_positives']
 
 
-def test_other_wording_reaches_the_model(tmp_path, fake, monkeypatch):
-    choices = [{'message': {'content': 'a text about gout'}, 'finish_reason': 'stop'}]
-    server = fake(answer=lambda body, text=None: {'choices': choices, 'usage': {}})
+def test_other_wording_reaches_the_model(tmp_path, fake):
+    server = fake(answer=lambda body, text=None: chat_answer('a text about gout'))
     configure('smollm2', backend='openai', base_url=server.url)
     write = lambda name, text: str(write_lines(tmp_path / name, [text]))
     rows = [{'id': '1', 'text': 'why gout', 'doc': 'Gout hurts.'}]
