@@ -12,7 +12,7 @@ from medir_nb.evaluator import evaluate
 from medir_nb.generator import extract_answer, configure, expand, wording
 from medir_nb.trainer import candidates, hypothesize, info_nce, synthesize_queries, train_encoder
 from medir_nb.retrieval import parse, pending, score_pairs, search
-from conftest import chat_answer, DOCUMENTS, QUERIES, table, TINY_ROW, write_lines
+from conftest import chat_answer, DOCUMENTS, QUERIES, refuses, table, TINY_ROW, write_lines
 from tiny_models import make_model
 
 ROOT = Path(__file__).parent.parent
@@ -97,8 +97,7 @@ def test_the_role_of_a_sentence_can_be_turned(fake_minilm, home):
     ):
         call()
         assert {t.startswith(with_instruction) for _, ts in fake_minilm for t in ts} == {True}
-    with pytest.raises(MedirError, match="unknown sentence_role 'quary'"):
-        encoder_spec('bge-large-en', sentence_role='quary')
+    refuses(lambda: encoder_spec('bge-large-en', sentence_role='quary'), "unknown sentence_role 'quary'")
 
 
 def test_the_first_sentence_may_be_a_query_and_the_second_a_document(fake_minilm, home):

@@ -3,7 +3,7 @@
 import json, shutil, sys
 from pathlib import Path
 import pytest, torch
-from conftest import TINY_ROW, seeded, write_lines
+from conftest import TINY_ROW, refuses, seeded, write_lines
 from tiny_models import CAUSAL, SIZES, as_sentence_transformer, make_model, make_tokenizer
 from safetensors.torch import load_file, save_file
 from test_trainer import make_llm
@@ -216,8 +216,7 @@ def test_a_row_names_what_nothing_reads(folders, tmp_path, own_registry):
     rows = {'own': row_of(tmp_path / 'own'), 'told': row_of(tmp_path / 'own', unread_tensors=['^gate'])}
     own_registry(models=rows)
     assert encode('told').shape == (1, 32)
-    with pytest.raises(MedirError, match='gate.weight'):
-        encode('own')
+    refuses(lambda: encode('own'), 'gate.weight')
     assert encoder_spec('told').vector_key('query') == encoder_spec('own').vector_key('query')
 
 
