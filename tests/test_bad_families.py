@@ -11,13 +11,9 @@ from medir_nb.retrieval import search
 from tiny_models import SIZES, make_tokenizer
 
 BAD = [
-    # a sparse model without a masked-language head
     ('{headless}(representation=sparse)', 'it has no masked-language head'),
-    # token vectors of another width than the row says
     ('narrow', 'its token vectors have 128 numbers, its row says 64; correct dim in its row'),
-    # weights that do not sum
     ('linear(bm25:.6,minilm:.5)', 'the weights sum to 1.1 instead of 1'),
-    # answers with invented and missing ids: said, and the list stays whole
     ('bm25>listwise(qwen2-7b,window=3)@3', '2 missing ids, 1 invented ids; what an answer leaves out keeps its old'),
 ]
 

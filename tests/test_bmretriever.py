@@ -4,10 +4,11 @@ import json, re, shutil, signal, subprocess, sys
 from pathlib import Path
 import numpy as np, pandas as pd, pytest, yaml
 from conftest import in_full, refuses, write_lines
+from test_alignment import opened
 from test_trainer import CHATML, same_weights
 from tiny_models import close, make_model
 from medir_nb.core import checkpoint_record, MedirError, registry, rows as own_rows
-from medir_nb.data import hpo_terms, load_task
+from medir_nb.data import load_task
 from medir_nb.encoder import contract, Encoder, encoder_spec, save_encoder
 from medir_nb.encoder.tokens import Tokens
 from medir_nb.papers import published
@@ -80,13 +81,11 @@ def small(rows, abstracts, written, tmp_path):
 @pytest.mark.medium
 def test_both_stages_end_in_a_folder_that_opens_elsewhere(small, tmp_path):
     "Prompts, similarity and end token are in the folder; the vectors are those of the project."
-    from sentence_transformers import SentenceTransformer
-
     retriever = train_retriever(small)
     assert retriever.checkpoints == {'pretraining': 'mine-pretrained', 'tuning': 'mine'}
     assert retriever.table().steps.tolist() == [4, 4] and set(retriever.history().run) == {'pretraining', 'tuning'}
     elsewhere = shutil.copytree(retriever.trained['tuning'].folder, tmp_path / 'elsewhere')
-    plain = SentenceTransformer(str(elsewhere), device='cpu')
+    plain = opened(elsewhere)
     assert plain.similarity_fn_name == 'dot'
     assert plain.prompts['query'] == 'Given a query, retrieve passages\nQuery: '
     assert plain.prompts['document'] == 'Represent this passage\npassage: '
@@ -123,13 +122,11 @@ def test_the_end_token_stands_behind_every_text_also_a_cut_one(small, beir, tmp_
 @pytest.mark.parametrize('backbone', ['tiny-decoder', 'other-decoder'])
 def test_the_vector_of_the_end_token_hangs_on_neither_side_nor_batch(small, backbone):
     "Padding left or right, texts alone or beside longer ones: the same to 1e-5, here and in plain sentence-transformers."
-    from sentence_transformers import SentenceTransformer
-
     folder = train_retriever(small, stages=['pretraining'], backbone=backbone).trained['pretraining'].folder
     texts = ['statins', 'metformin and insulin in type 2', *(f'{word} once a day' for word in WORDS), 'insulin ' * 60]
     vectors = {}
     for side in ('left', 'right'):
-        model = SentenceTransformer(str(folder), device='cpu')
+        model = opened(folder)
         model.tokenizer.padding_side = side
         for size in (1, 3, len(texts)):
             vectors[side, size] = model.encode_query(texts, batch_size=size)
@@ -187,9 +184,7 @@ BACKBONES = ['tiny-decoder', 'two-decoders']  # one tower, and one a role
 
 def plain_vectors(folder):
     "Role → vectors of sentence-transformers alone."
-    from sentence_transformers import SentenceTransformer
-
-    model, texts = SentenceTransformer(str(folder), device='cpu'), ['statins', 'metformin and insulin ' * 30]
+    model, texts = opened(folder), ['statins', 'metformin and insulin ' * 30]
     return {'query': model.encode_query(texts), 'document': model.encode_document(texts)}
 
 
@@ -390,13 +385,6 @@ def test_what_is_not_at_hand_may_be_left_out(tmp_path, abstracts, capsys):
     assert made.table.source.tolist() == [str(abstracts)]
     said = capsys.readouterr()
     assert 's2orc' in said.err + said.out and 'nowhere' in said.err + said.out
-
-
-@pytest.mark.medium
-def test_terms_of_the_test_are_not_read_before_it():
-    test = {query_id.split('#')[0] for query_id in load_task('hpo-lay-full').queries.ids}
-    texts = {split: {term.id for term in hpo_terms(split)} for split in ('train', 'train-kin', 'all')}
-    assert test <= texts['all'] and not test & texts['train'] and texts['train-kin'] < texts['train'] < texts['all']
 
 
 def test_figures_4b_and_5_are_in_the_batch_at_every_size():

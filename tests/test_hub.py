@@ -5,7 +5,6 @@
 
 import csv, json, os, re, subprocess, sys, time
 from pathlib import Path
-import httpx
 import pytest
 from conftest import table
 from hub import whole
@@ -160,45 +159,6 @@ def test_released_rows_are_read_from_the_one_file_of_their_repository(tmp_path):
     twice = {'medquad': of_one, 'fever': of_one, 'synthetic': 2 * of_one}
     assert asked == {PINNED} and sources == {f'bmretriever-released/{name}': count for name, count in twice.items()}
     assert labelled == 2 * of_one > 20 and first['instruction'] == RELEASED[0] and len(first['neg']) == 1
-
-
-def test_files_come_with_commit_hash_and_ranges(small):
-    ask = httpx.Client(base_url=small.url, trust_env=False)
-    at = f'/owner/name/resolve/{PINNED}'
-    head = ask.head(f'{at}/config.json')
-    assert head.headers['x-repo-commit'] == PINNED and head.headers['content-length'] == '22' and not head.content
-    assert ask.head('/owner/name/resolve/main/config.json').headers['x-repo-commit'] == PINNED
-    assert ask.get(f'{at}/config.json').json() == {'model_type': 'bert'}
-    part = ask.get(f'{at}/config.json', headers={'Range': 'bytes=2-11'})
-    assert part.status_code == 206 and part.text == 'model_type' and part.headers['content-range'] == 'bytes 2-11/22'
-    assert ask.get(f'{at}/config.json', headers={'Range': 'bytes=22-'}).status_code == 416
-    large = ask.head(f'{at}/model.safetensors')
-    assert large.status_code == 302 and large.headers['x-linked-size'] == '25600'
-    assert large.headers['x-linked-etag'] in ask.get(large.headers['location']).headers['etag']
-    tree = ask.get(f'/api/datasets/owner/name/tree/{PINNED}').json()
-    kinds = {'README.md': 'file', 'config.json': 'file', 'corpus': 'directory', 'model.safetensors': 'file'}
-    assert {entry['path']: entry['type'] for entry in tree} == kinds
-    assert len(ask.get(f'/api/datasets/owner/name/tree/{PINNED}', params={'recursive': 'true'}).json()) == 5
-    asked = {'paths': ['corpus/corpus.parquet', 'nothing']}
-    (listed,) = ask.post(f'/api/datasets/owner/name/paths-info/{PINNED}', data=asked).json()
-    about = ask.get('/api/models/owner/name').json()
-    assert listed['path'] == asked['paths'][0] and about['sha'] == PINNED
-    assert {'rfilename': 'config.json'} in about['siblings']
-
-
-ABSENT = f"""
-/owner/nothing/resolve/{PINNED}/config.json | RepoNotFound
-/owner/name/resolve/{'0' * 40}/config.json | RevisionNotFound
-/owner/name/resolve/{PINNED}/nothing.json | EntryNotFound
-/api/models/owner/nothing | RepoNotFound
-/api/models/owner/name/revision/{'0' * 40} | RevisionNotFound
-"""
-
-
-@pytest.mark.parametrize('path, code', table(ABSENT))
-def test_what_is_not_there_has_the_hubs_error_code(small, path, code):
-    answer = httpx.get(small.url + path, trust_env=False)
-    assert answer.status_code == 404 and answer.headers['x-error-code'] == code
 
 
 _TAKEN = f"""

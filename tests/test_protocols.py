@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 import numpy as np, pandas as pd, pytest, torch
 from medir_nb import workbook
-from medir_nb.core import MedirError, checkpoint_record, registry, write_json
+from medir_nb.core import checkpoint_record, registry, write_json
 from medir_nb.data import Task, load_task
 from medir_nb.encoder import Encoder, contract, encode_corpus, encoder_spec, folder_spec
 from medir_nb.evaluator import evaluate

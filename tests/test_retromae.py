@@ -3,6 +3,7 @@
 import shutil
 import numpy as np, pytest, torch
 from conftest import refuses, seeded, TINY_ROW, write_lines
+from test_alignment import opened
 from tiny_models import close, make_model, make_tokenizer, SENTENCES, SIZES
 from medir_nb.core import checkpoint_record, MedirError
 from medir_nb.encoder import Encoder, encoder_spec
@@ -218,9 +219,8 @@ def test_batches_hang_on_seed_epoch_and_line_alone(rows, texts):
 @pytest.mark.medium
 @pytest.mark.parametrize('name', KINDS)
 def test_the_loss_falls_and_the_checkpoint_is_an_encoder(rows, texts, home, name):
-    from sentence_transformers import SentenceTransformer
-
-    done = train_retromae(small(texts, model=f'tiny-{name}', learning_rate=5e-3, epochs=6, warmup_ratio=0.1))
+    settings = small(texts, model=f'tiny-{name}', learning_rate=5e-3, epochs=6, warmup_ratio=0.1)
+    done = train_retromae(settings)
     frame = done.history
     for loss in ('loss', 'encoder_loss', 'decoder_loss'):
         assert frame[loss].tail(4).mean() < frame[loss].head(4).mean(), loss
@@ -230,12 +230,11 @@ def test_the_loss_falls_and_the_checkpoint_is_an_encoder(rows, texts, home, name
     assert record['counts']['rows'] == 12 and record['counts']['texts'] == 72
     encoder = Encoder('own')
     ours = encoder.encode(encoder.render([('', text) for text in SENTENCES], 'document'), 'document').vectors
-    plain = SentenceTransformer(str(done.folder), device='cpu')
-    close(plain.encode_document(SENTENCES), ours)
+    close(opened(done.folder).encode_document(SENTENCES), ours)
     before = Encoder(f'tiny-{name}')
     theirs = before.encode(before.render([('', text) for text in SENTENCES], 'document'), 'document').vectors
     assert np.abs(ours - theirs).max() > 0.01
-    assert train_retromae(small(texts, model=f'tiny-{name}', learning_rate=5e-3, epochs=6, warmup_ratio=0.1)).reused
+    assert train_retromae(settings).reused
 
 
 def test_without_the_decoder_it_is_a_masked_language_model(rows, texts):

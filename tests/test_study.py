@@ -5,10 +5,10 @@ from pathlib import Path
 from types import SimpleNamespace
 import numpy as np, pandas as pd, pytest, yaml
 from conftest import DOCUMENTS, Page, refuses as refused, write_beir, write_lines
-from medir_nb.core import MedirError, checkpoint_record, nothing_leaves, to_markdown, write_json
+from medir_nb.core import checkpoint_record, nothing_leaves, to_markdown, write_json
 from medir_nb.core.files import file_fingerprint, fingerprint
 from medir_nb.core.places import at_home, checkpoint_folder
-from medir_nb.data import Document, Duplicates, PassageSplitter, load_task, parse_windows, part_of_task
+from medir_nb.data import Document, Duplicates, PassageSplitter, load_task, part_of_task
 from medir_nb.data.readers import json_lines
 from medir_nb.data.passage_splitter import length_in_words
 from medir_nb.encoder import encoder_spec
@@ -59,10 +59,7 @@ def killed_when(seen, *arguments, **environment):
 
 
 SECRETS = ['jane.doe@clinic.example.org', '00451278', '(202) 555-0143', 'Jonathan', '4111 1111 1111 1111', '1970-01-01']
-LETTER = (
-    'Patient name: Jonathan Doe, MRN: 00451278, DOB: 1970-01-01. Mail jane.doe@clinic.example.org or call '
-    '(202) 555-0143. Card 4111 1111 1111 1111.'
-)
+LETTER = 'Patient name: {3} Doe, MRN: {1}, DOB: {5}. Mail {0} or call {2}. Card {4}.'.format(*SECRETS)
 
 
 @pytest.fixture
@@ -179,7 +176,7 @@ def test_a_task_of_the_registry_and_a_file(tmp_path, counted):
     assert ids == ['notes.jsonl:1', 'notes.jsonl:2']
 
 
-def test_passages_are_proposed_and_taken(tmp_path, counted):
+def test_passages_are_proposed_and_chosen(tmp_path, counted):
     root = tmp_path / 'long'
     root.mkdir()
     for n in range(5):
@@ -187,9 +184,6 @@ def test_passages_are_proposed_and_taken(tmp_path, counted):
     found = profile_corpus(root, tmp_path / 'walk')
     assert str(found.advised) == 'tokens=130,overlap=16' and found.windows is None
     assert 'look again with --passages tokens=130,overlap=16' in '\n'.join(found.lines())
-    taken = profile_corpus(root, tmp_path / 'walk', passages='auto')
-    assert taken.windows == found.advised
-    assert parse_windows(StudyFolder.open(tmp_path / 'walk').settings.passages) == found.advised
     own = profile_corpus(root, tmp_path / 'walk', passages='sentences=4,overlap=1')
     assert own.windows == PassageSplitter('sentences', 4, 1)
     assert 'searched in passages: sentences=4' in '\n'.join(own.lines())
@@ -479,7 +473,6 @@ def test_what_nobody_named_is_chosen_by_the_minutes_of_the_walk(walk, monkeypatc
     assert found.systems == ['bm25', 'minilm', 'rrf(bm25,minilm)'] == pool_systems(walk)
     assert found.left_out['mpnet'].startswith('some 29 min for these documents here, beyond the 15 minutes')
     assert found.left_out['mpnet'].endswith(f'--to {walk.folder} --minutes 31')
-    assert '--system' in found.left_out['mpnet']
     assert candidate_systems(walk, 'en', ['bm25', 'mpnet']).systems == ['bm25', 'mpnet']
     settings = walk.settings.model_dump() | {'minutes': 31, 'passages': {'sentences': 2}}
     longer = StudyFolder.begin(walk.folder, **settings)
@@ -602,7 +595,6 @@ def test_judged_at_10_and_condensed_lists_tell_a_choice_that_holes_decide(walk):
     content = give_verdict(walk, PAIR, clock=False).content
     assert content['systems'][0]['quality']['people']['judged_at_10'] < 1
     assert content['condensed'] in PAIR
-    # positives alone: no condensed list
     write_judgements(walk.path('qrels/test.tsv'), [('p-gout', 'gout', 1), ('p-asthma', 'asthma', 1)])
     content = give_verdict(walk, PAIR, clock=False).content
     assert content['condensed'] == '' and content['systems'][0]['quality']['people']['judged_at_10'] is None
@@ -623,7 +615,6 @@ def test_a_verdict_of_earlier_documents_or_labels_is_said(walk, medir):
     assert 'of earlier documents and labels: run' in medir('search', walk.folder, 'painful toe').err
     give_verdict(walk, PAIR, clock=False)
     assert 'of earlier ' not in medir('search', walk.folder, 'painful toe').err
-    # with passages it is another search
     cut = StudyFolder.begin(walk.folder, **walk.settings.model_dump() | {'passages': {'sentences': 2}})
     assert 'of earlier passages' in staleness_line(cut, read_verdict(cut).content['stands_on'])
 
@@ -648,7 +639,6 @@ def test_costs_are_measured_in_a_process_of_their_own_and_kept(walk, tmp_path):
     content['costs']['query_ms'] = 1234.5
     kept.write_text(json.dumps(content))
     assert measure_costs('bm25', walk.folder, options, **how).query_ms == 1234.5
-    # other documents: measured again
     walk.path('corpus.jsonl').write_text(walk.path('corpus.jsonl').read_text().replace('Migraine', 'Hemicrania'))
     assert measure_costs('bm25', walk.folder, options, **how).query_ms != 1234.5
 
@@ -735,7 +725,6 @@ def test_a_training_end_to_end(walk, medir):
         assert all(checkpoint_record(name)['steps'] == entry['steps'] for name in names)
     assert entry['sentence'] in ' '.join(ran.out.split()) or entry['sentence'][:60] in ran.out
     assert ('is better on' in entry['sentence']) == entry['better']
-    # again: nothing is trained, and the outcome is the same
     before = {p.name: p.stat().st_mtime for p in checkpoint_folder('x').parent.glob('[!.]*/medir.json')}
     again = medir('adapt', walk.folder, '--minutes', '0.8', '--forget-limit', '30')
     assert again.code == 0 and 'the plan of before' in again.err
@@ -955,19 +944,13 @@ def tuned(medquad, once):
     tuning = {'batch_size': 32, 'max_steps': 60, 'learning_rate': 1e-4, 'warmup_ratio': 0.1, 'temperature': 0.05}
     tuning |= {'max_query_tokens': 32, 'max_document_tokens': 128, 'save_steps': 0, 'logging_steps': 10}
     data = {'sets': ['medquad'], 'paths': {'medquad': str(folder)}, 'limit': 32 * 60, 'miner': 'minilm', 'top': 30}
+    how = {'backbone': 'minilm', 'stages': ['tuning'], 'tuning_data': data, 'lora': None, 'tuning': tuning}
+    how['reading'] = {'similarity': 'cos', 'query_template': '', 'document_template': ''}  # as MiniLM was trained
     once['names'], once['cpu'] = [], []
     for seed in range(3):
         start = time.process_time()
         retriever = train_retriever(
-            backbone='minilm',
-            name=f'minilm-medquad-{seed}',
-            stages=['tuning'],
-            tuning_data=data,
-            reading={'similarity': 'cos', 'query_template': '', 'document_template': ''},  # as MiniLM was trained
-            lora=None,
-            tuning=tuning,
-            data_folder=str(once['folder'] / f'data-{seed}'),
-            seed=seed,
+            how, name=f'minilm-medquad-{seed}', data_folder=str(once['folder'] / f'data-{seed}'), seed=seed
         )
         once['names'].append(retriever.checkpoints['tuning'])
         once['cpu'].append(time.process_time() - start)
@@ -1054,17 +1037,10 @@ def test_intervals_hold_the_difference_to_the_best_as_often_as_they_say(name, me
     assert 0.93 <= shares["Student's t"] <= 0.97
 
 
-@pytest.mark.parametrize(
-    ('text', 'document', 'is_copy'),
-    [
-        ('Why does Lack of Iron, the commonest cause, matter?', 'Lack of iron: the commonest cause.', True),
-        ('lack of iron the commonest', 'Lack of iron: the commonest cause.', False),  # five words
-        ('胸痛患者应在十分钟内完成心电图检查吗', '指南：胸痛患者应在十分钟内完成心电图。', True),
-        ('十分钟内完成心电图吗', '指南：胸痛患者应在十分钟内完成心电图。', False),  # nine characters
-    ],
-)
-def test_a_run_of_words_is_a_copy(text, document, is_copy):
-    assert shares_run(text, document) == is_copy
+def test_a_run_of_words_is_a_copy_also_in_chinese():
+    guide = '指南：胸痛患者应在十分钟内完成心电图。'
+    assert shares_run('胸痛患者应在十分钟内完成心电图检查吗', guide)
+    assert not shares_run('十分钟内完成心电图吗', guide)  # nine characters
 
 
 def test_a_hybrid_is_never_called_faster_than_its_part():

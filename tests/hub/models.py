@@ -334,12 +334,8 @@ def encoder_files(row, hub, tokenizer=True):
 
 FLASH = """
 from transformers import XLMRobertaConfig, XLMRobertaModel
-
-
 class OwnConfig(XLMRobertaConfig):
     model_type = 'own'
-
-
 class OwnModel(XLMRobertaModel):
     config_class = OwnConfig
 """
@@ -467,21 +463,15 @@ NV_EMBED = '''
 """A tiny model with the face of NV-Embed's own code: encode(texts, instruction=, max_length=), its tokenizer fetched by name."""
 import torch
 from transformers import AutoTokenizer, MistralConfig, MistralModel
-
-
 class NVEmbedConfig(MistralConfig):
     model_type = 'nvembed'
-
-
 class NVEmbedModel(MistralModel):
     config_class = NVEmbedConfig
-
     def __init__(self, config):
         super().__init__(config)
         self.tokenizer = AutoTokenizer.from_pretrained(config.tokenizer_of)
         self.tokenizer.padding_side = 'right'
         self.tokenizer.pad_token = self.tokenizer.eos_token
-
     @torch.no_grad()
     def encode(self, prompts, instruction='', max_length=4096, **kwargs):
         skip = len(self.tokenizer(instruction)['input_ids']) if instruction else 0
@@ -530,16 +520,10 @@ SHARDED = ('-32B', '-70B', '-72B')
 CHATGLM = '''
 """A tiny model behind the names of ChatGLM3's own code."""
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-
-
 class ChatGLMConfig(LlamaConfig):
     model_type = 'chatglm'
-
-
 class ChatGLMForConditionalGeneration(LlamaForCausalLM):
     config_class = ChatGLMConfig
-
-
 class ChatGLMTokenizer(PreTrainedTokenizerFast):
     pass
 '''

@@ -1,8 +1,6 @@
 """Data sets of mteb's tasks in their own layouts, at the ids and revisions that mteb names."""
 
-import hashlib
-import re
-
+import hashlib, re
 from hub.data import ENGLISH, ENGLISH_QUESTIONS, PAIRS, write_configs
 from hub.server import Repository
 
@@ -21,18 +19,25 @@ def judged(prefix=''):
     return documents, queries, qrels
 
 
+def told(queries, text):
+    "An instruction of each query."
+    return [{'query-id': query['_id'], 'instruction': f'{text} ({query["_id"]})'} for query in queries]
+
+
+def listed(documents, queries):
+    "The first documents as candidates of each query."
+    ids = [document['_id'] for document in documents[:12]]
+    return [{'query-id': query['_id'], 'corpus-ids': ids} for query in queries]
+
+
 def beir(split='test', prefix='', **more):
     "mteb's second layout: a configuration a part."
     documents, queries, qrels = judged(prefix)
     parts = {('corpus', 'corpus'): documents, ('queries', 'queries'): queries, ('default', split): qrels}
     if 'instruction' in more:
-        told = [
-            {'query-id': query['_id'], 'instruction': f'{more["instruction"]} ({query["_id"]})'} for query in queries
-        ]
-        parts['instruction', 'instruction'] = told
+        parts['instruction', 'instruction'] = told(queries, more['instruction'])
     if 'top_ranked' in more:
-        ids = [document['_id'] for document in documents]
-        parts['top_ranked', split] = [{'query-id': query['_id'], 'corpus-ids': ids[:12]} for query in queries]
+        parts['top_ranked', split] = listed(documents, queries)
     return parts
 
 
@@ -70,27 +75,14 @@ def bright(task):
     "BRIGHT: documents and examples by domain."
     documents, queries, qrels = judged()
     gold = {q['_id']: [j['corpus-id'] for j in qrels if j['query-id'] == q['_id']] for q in queries}
-    examples = [
-        {
-            'id': query['_id'],
-            'query': query['text'],
-            'reasoning': '',
-            'excluded_ids': ['N/A'],
-            'gold_ids': gold[query['_id']],
-            'gold_ids_long': gold[query['_id']],
-            'gold_answer': '',
-        }
-        for query in queries
-    ]
+    empty = {'reasoning': '', 'gold_answer': '', 'excluded_ids': ['N/A']}
+    asked = [{'id': query['_id'], 'query': query['text'], **empty} for query in queries]
+    examples = [row | dict.fromkeys(('gold_ids', 'gold_ids_long'), gold[row['id']]) for row in asked]
     texts = [{'id': d['_id'], 'content': d['text']} for d in documents]
     # of the puzzles, a query may not see some documents
     hidden = [{**example, 'excluded_ids': ['d12']} for example in examples]
-    return {
-        ('documents', 'biology'): texts,
-        ('examples', 'biology'): examples,
-        ('documents', 'aops'): texts,
-        ('examples', 'aops'): hidden,
-    }
+    parts = {('documents', domain): texts for domain in ('biology', 'aops')}
+    return parts | {('examples', 'biology'): examples, ('examples', 'aops'): hidden}
 
 
 def follow_ir(task):
@@ -98,18 +90,13 @@ def follow_ir(task):
     parts = {}
     for language in task.metadata.eval_langs:
         documents, queries, qrels = judged(f'{language}-')
-        ids = [document['_id'] for document in documents]
         parts |= {
             (f'corpus-{language}', 'corpus'): documents,
             (f'queries-{language}', 'queries'): queries,
-            (f'instruction-{language}', 'instruction'): [
-                {'query-id': query['_id'], 'instruction': f'{TOLD} ({query["_id"]})'} for query in queries
-            ],
+            (f'instruction-{language}', 'instruction'): told(queries, TOLD),
             (f'default-{language}', 'test'): qrels,
-            (f'top_ranked-{language}', 'top_ranked'): [
-                {'query-id': query['_id'], 'corpus-ids': ids[:12]} for query in queries
-            ],
-            (f'qrel_diff-{language}', 'qrel_diff'): [{'query-id': queries[0]['_id'], 'corpus-ids': ids[:1]}],
+            (f'top_ranked-{language}', 'top_ranked'): listed(documents, queries),
+            (f'qrel_diff-{language}', 'qrel_diff'): listed(documents[:1], queries[:1]),
         }
     return parts
 

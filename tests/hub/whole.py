@@ -1,11 +1,8 @@
 """The batches of params/ as they are, but for the numbers of this table: what runs them whole on a CPU in minutes."""
 
-import json
-import re
+import json, re
 from pathlib import Path
-
 import yaml
-
 from conftest import write_lines
 from hub.data import ENGLISH, MEDTEB, MEDTEB_QUERIES, chinese
 from hub.models import HIDDEN
@@ -15,12 +12,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # (notebook, preset) → parameters put in place of the preset's. A mapping is merged into the preset's own. Nothing else is changed: models, data,
 # systems, templates, fusions, similarities, negatives and losses are the preset's.
-#   n_documents     12 of 44: what is left of the small corpora without the answers of the evaluation queries
-#   max_steps       two steps of each training, and no step of warm-up
-#   batch_size      4 instead of 24: a batch must not be larger than the data
-#   precision       fp32: the paper's fp16 needs a GPU
-#   max_tokens      8 instead of 512: a random model never ends a text
-#   seeds           two instead of five
+# n_documents: what is left of the small corpora without the answers of the evaluation queries; batch_size: no larger than the
+# data; precision: the paper's fp16 needs a GPU; max_tokens: a random model never ends a text
 _LOOP = {
     'n_documents': 12,
     'generator_training': {'max_steps': 2, 'warmup_steps': 0, 'precision': 'fp32'},
