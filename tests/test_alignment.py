@@ -49,7 +49,6 @@ def rows(folders, own_registry, monkeypatch):
 
 @pytest.fixture
 def same(tmp_path):
-    "An alignment set: each text is its own positive."
     return write_lines(tmp_path / 'same.jsonl', [{'query': text, 'pos': [text]} for text in TEXTS])
 
 
@@ -61,7 +60,6 @@ def labelled(tmp_path):
 
 @pytest.fixture
 def first(rows, same):
-    "Settings of a Stage I in seconds."
     steps = {'batch_size': 4, 'learning_rate': 1e-2, 'save_steps': 2, 'max_steps': 6, 'panel': {'every': 2}}
     return {'query': 'small', 'document': 'large', 'data': str(same), 'output': 'aligned', **steps}
 
@@ -286,7 +284,6 @@ def test_towers_of_other_lengths_meet_where_both_are_cut(rows, first):
 
 @pytest.fixture
 def whole(rows, same, tmp_path):
-    "Settings of a whole pair in seconds."
     texts = [{'id': w, 'query': f'what is {w}', 'pos': [f'{w} is a drug'], 'neg': [f'no {w} at all']} for w in WORDS]
     lines = [{**row, 'instruction': 'Find', 'source': 'own'} for row in texts]
     data = {'files': [str(write_lines(tmp_path / 'written.jsonl', lines))]}
@@ -338,12 +335,10 @@ def test_each_stage_has_what_tables_19_and_20_print():
 
 @pytest.mark.parametrize('document, precision', [('qwen3-4b', 'fp16'), ('qwen3-8b', 'bf16')])
 def test_each_stage_of_a_printed_pair_has_the_precision_of_its_towers(monkeypatch, tmp_path, document, precision):
-    from medir_nb.trainer import pair
-
     asked = []
     done = SimpleNamespace(folder=Path('x'))
     for name in ('train_encoder', 'align_towers', 'train_towers'):
-        monkeypatch.setattr(pair, name, lambda **how: asked.append(how) or done)
+        monkeypatch.setattr(f'medir_nb.trainer.pair.{name}', lambda **how: asked.append(how) or done)
     lines = {name: SimpleNamespace(path=tmp_path / f'{name}.jsonl') for name in ('tuning', 'alignment')}
     config = {'name': 'own', 'query': 'gte-multilingual-mlm-base', 'document': document, 'printed': True}
     train_pair(config, written=lines)
@@ -357,13 +352,11 @@ def test_each_stage_of_a_printed_pair_has_the_precision_of_its_towers(monkeypatc
 
 @pytest.mark.parametrize('row, begins', [('Full Model', 'prepared'), ('w/o query init', 'small'), ('KALE', 'large')])
 def test_a_query_tower_that_was_prepared_elsewhere_is_not_prepared_again(monkeypatch, tmp_path, rows, row, begins):
-    from medir_nb.trainer import pair
-
     started, done = [], SimpleNamespace(folder=Path('x'))
-    monkeypatch.setattr(pair, 'encoder_spec', lambda name: SimpleNamespace(dimensions=0, dim=0))
-    monkeypatch.setattr(pair, 'train_encoder', lambda **how: started.append(how['model']) or done)
-    monkeypatch.setattr(pair, 'align_towers', lambda **how: started.append(how['query']) or done)
-    monkeypatch.setattr(pair, 'train_towers', lambda **how: done)
+    monkeypatch.setattr('medir_nb.trainer.pair.encoder_spec', lambda name: SimpleNamespace(dimensions=0, dim=0))
+    monkeypatch.setattr('medir_nb.trainer.pair.train_encoder', lambda **how: started.append(how['model']) or done)
+    monkeypatch.setattr('medir_nb.trainer.pair.align_towers', lambda **how: started.append(how['query']) or done)
+    monkeypatch.setattr('medir_nb.trainer.pair.train_towers', lambda **how: done)
     lines = {name: SimpleNamespace(path=tmp_path / f'{name}.jsonl') for name in ('tuning', 'alignment')}
     plain = {'name': 'own', 'query': 'prepared', 'query_backbone': 'small', 'document': 'large'}
     change = (ABLATIONS | APPROACHES)[row]

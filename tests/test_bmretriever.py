@@ -6,7 +6,9 @@ import numpy as np, pandas as pd, pytest, yaml
 from conftest import in_full, refuses, write_lines
 from test_alignment import opened
 from test_trainer import CHATML, same_weights
+from safetensors.numpy import load_file
 from tiny_models import close, make_model
+from transformers import AutoTokenizer
 from medir_nb.core import checkpoint_record, MedirError, registry, rows as own_rows
 from medir_nb.data import load_task
 from medir_nb.encoder import contract, Encoder, encoder_spec, save_encoder
@@ -70,7 +72,6 @@ def written(tmp_path):
 
 @pytest.fixture
 def small(rows, abstracts, written, tmp_path):
-    "Settings of a training in seconds."
     steps = {'batch_size': 2, 'learning_rate': 1e-2, 'save_steps': 2}
     data = {'pretraining_data': {'sources': [str(abstracts)], 'near': 0}, 'tuning_data': {'files': [str(written)]}}
     how = {'lora': {'r': 4, 'alpha': 8, 'dropout': 0.1}, 'data_folder': str(tmp_path / 'data')}
@@ -101,8 +102,6 @@ def ends(tokenizer, ids):
 
 @pytest.mark.medium
 def test_the_end_token_stands_behind_every_text_also_a_cut_one(small, beir, tmp_path):
-    from transformers import AutoTokenizer
-
     retriever = train_retriever(small, stages=['pretraining'])
     shown = contract(Encoder('mine'), load_task(str(beir)))
     eos = Encoder('mine').tokens('query').tokenizer.eos_token_id
@@ -142,8 +141,6 @@ def test_the_vector_of_the_end_token_hangs_on_neither_side_nor_batch(small, back
 @pytest.mark.medium
 def test_without_end_token_and_instruction(small):
     retriever = train_retriever(small, stages=['tuning'], reading={'instruction': False, 'end_token': False})
-    from transformers import AutoTokenizer
-
     tokenizer = AutoTokenizer.from_pretrained(retriever.trained['tuning'].folder)
     assert tokenizer('statins')['input_ids'][-1] != tokenizer.eos_token_id
     spec = encoder_spec('mine')
@@ -163,8 +160,6 @@ def test_a_retriever_goes_on_taking_the_instruction_of_a_task(small):
 
 @pytest.mark.medium
 def test_what_is_saved_is_merged_and_its_matrices_lie_beside_it(small):
-    from safetensors.numpy import load_file
-
     retriever = train_retriever(small, stages=['pretraining'])
     folder = retriever.trained['pretraining'].folder
     folders = (folder, registry('models')['tiny-decoder']['hub'])
@@ -183,7 +178,6 @@ BACKBONES = ['tiny-decoder', 'two-decoders']  # one tower, and one a role
 
 
 def plain_vectors(folder):
-    "Role → vectors of sentence-transformers alone."
     model, texts = opened(folder), ['statins', 'metformin and insulin ' * 30]
     return {'query': model.encode_query(texts), 'document': model.encode_document(texts)}
 

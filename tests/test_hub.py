@@ -22,7 +22,6 @@ CARD = '---\nconfigs:\n- config_name: corpus\n  data_files:\n  - split: corpus\n
 
 
 def own_files(folder):
-    "A repository with a small file, a large one and a folder."
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -35,14 +34,12 @@ def own_files(folder):
 
 @pytest.fixture(scope='module')
 def small(tmp_path_factory):
-    "A Hub with one model and one data set of that kind."
     repositories = [Repository(kind, 'owner/name', own_files, [PINNED]) for kind in ('models', 'datasets')]
     with Hub(repositories, tmp_path_factory.mktemp('small')) as hub:
         yield hub
 
 
 def run(code, environment, timeout=300):
-    "The JSON that a Python program prints, in a process of its own."
     command = [sys.executable, '-c', code]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -58,7 +55,6 @@ def of_part(config, split, rows):
 
 
 def corpus_lines(row):
-    "Three documents in the columns of a corpus."
     columns = row['columns']
     body = 'is a text of more words than a passage takes, said once and then said again in other words, at some length '
     texts = {'id': 'd{}', 'title': 'On part {}', 'text': f'Part {{}} {body * 3}'}
@@ -420,13 +416,11 @@ def test_nothing_but_the_pinned_commits_is_fetched(hub, checked):
 
 
 def strays(hub):
-    "The repositories of which something was asked at no commit of theirs."
     known = [a for a in hub.fetched() if (a.kind, a.id) in hub.repositories and a.path != '(info)']
     return {(a.kind, a.id) for a in known if a.revision not in (*hub.at(a.kind, a.id).commits, '(large)')}
 
 
 def told(found):
-    "What a row said, its stderr aside."
     return {k: v for k, v in found.items() if k != 'stderr'}
 
 
@@ -447,18 +441,19 @@ def test_what_was_fetched_once_is_found_offline(hub, checked, tmp_path):
         assert [told(after[n]) for n in names] == [told(before[n]) for n in names] and len(hub.asked) == mark
 
 
-MODEL, DATA = ('models', 'BAAI/bge-small-en-v1.5'), ('datasets', 'mteb/nfcorpus')
+BGE, LACKS = 'BAAI/bge-small-en-v1.5', 'lacks a file that the Hub lists there'
+MODEL, DATA = ('models', BGE), ('datasets', 'mteb/nfcorpus')
 GATED = 'is gated: its owner grants access; ask for it at https://huggingface.co/'
 FAULTS = {  # what is wrong, and what is said of a model and of a data set; None: nothing, and all is as without it
     'gated': (
         dict(gated=403),
-        f'BAAI/bge-small-en-v1.5@5c38ec7c {GATED}BAAI/bge-small-en-v1.5, then log in',
-        f'default/test {GATED}datasets/mteb/nfcorpus, then log in',
+        f'{BGE}@5c38ec7c {GATED}{BGE}, then log in',
+        f'default/test {GATED}datasets/mteb/nfcorpus,',
     ),
     'missing': (
         dict(missing=('model.safetensors', 'corpus/corpus.jsonl')),
-        'BAAI/bge-small-en-v1.5@5c38ec7c lacks a file that the Hub lists there',
-        'corpus/corpus lacks a file that the Hub lists there',
+        f'{BGE}@5c38ec7c {LACKS}',
+        f'corpus {LACKS}',
     ),
     'slow': (dict(delay=0.2), None, None),
     'cut off': (dict(cut={'model.safetensors', 'tokenizer.json', 'corpus/corpus.jsonl'}), None, None),
@@ -516,14 +511,12 @@ def test_a_model_that_its_row_misdescribes_fails(checked, tmp_path):
 
 
 # and how many of its runs cannot work on any machine: ChatGLM3 is not trained
-BATCHES = dict.fromkeys('bmretriever bmretriever_sizes bmretriever_remade retrievers r2med mar medteb'.split(), 0) | {
-    'automir': 1
-}
+BATCHES = dict.fromkeys('bmretriever bmretriever_sizes bmretriever_remade retrievers r2med mar medteb'.split(), 0)
+BATCHES['automir'] = 1
 
 
 @pytest.fixture(scope='module')
 def base(tmp_path_factory):
-    "The folder that keeps what the runs wrote."
     folder = Path(os.environ.get('MEDIR_KEEP') or tmp_path_factory.mktemp('whole'))
     print('\nthe executed notebooks are kept below', folder / 'home' / 'runs')
     return folder

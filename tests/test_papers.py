@@ -328,7 +328,6 @@ def test_leaving_one_task_out_by_hand():
 
 
 def audit_of(values, *claims, **about):
-    "The audit of three MAR tasks, printed in percent, for claims of one table."
     tasks = ['medteb-retrieval', 'medteb-rerank', 'medteb-sts']
     rows = [(system, task, value) for system, three in values.items() for task, value in zip(tasks, three)]
     cells = published('mar', 'Table 3').iloc[[0] * len(rows)].reset_index(drop=True)
@@ -451,7 +450,6 @@ def source(cell):
 
 
 def texts(cell):
-    "The stored outputs of a cell as text."
     for output in cell['outputs']:
         data = output.get('data', {})
         for kind in ('text/plain', 'text/html', 'text/markdown'):

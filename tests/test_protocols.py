@@ -19,7 +19,6 @@ ROOT = Path(__file__).parent.parent
 
 
 def registered(name):
-    "A registry task without its texts."
     return Task(name, instructions=registry('tasks')[name].get('instructions', {}))
 
 
@@ -110,11 +109,8 @@ def test_the_first_sentence_may_be_a_query_and_the_second_a_document(fake_minilm
 
 
 def test_a_checkpoint_keeps_the_role_of_its_base(tmp_path):
-    modules = [
-        {'type': f'sentence_transformers.models.{kind}', 'path': path}
-        for kind, path in (('Transformer', ''), ('Pooling', '1_Pooling'))
-    ]
-    folder = tmp_path / 'tuned'
+    folder, paths = tmp_path / 'tuned', {'Transformer': '', 'Pooling': '1_Pooling'}
+    modules = [{'type': f'sentence_transformers.models.{kind}', 'path': path} for kind, path in paths.items()]
     write_json(folder / 'modules.json', modules)
     write_json(folder / '1_Pooling' / 'config.json', {'pooling_mode_cls_token': True})
     assert folder_spec(folder).sentence_role == 'query'
@@ -239,7 +235,6 @@ def test_voyage_is_told_that_a_generated_text_is_a_query(fake, tmp_path, beir, m
 
 @pytest.fixture
 def small_bmretriever(tmp_path, own_registry):
-    "The row with tiny random weights."
     row = registry('models')['bmretriever-410m'] | {'hub': make_model('gpt_neox', tmp_path / 'm'), 'revision': 'tiny'}
     own_registry(models={'bmretriever-410m': row})
 

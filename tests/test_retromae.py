@@ -143,7 +143,6 @@ def test_what_is_behind_the_end_of_a_text_is_in_no_view(rows):
 
 
 def test_xlm_r_counts_positions_from_two(rows):
-    "Its table begins with two entries that no token has."
     model, ids, *_ = one_text('xlm-r')
     table = model.lm.base_model.embeddings.position_embeddings.weight
     assert torch.equal(model.embedded(ids)[1][0], table[2 : 2 + ids.shape[1]])
@@ -271,7 +270,6 @@ def test_the_printed_values_are_the_defaults():
 
 @pytest.fixture
 def tower(rows, texts, tmp_path):
-    "Settings of a query tower in seconds."
     pairs = [{'query': row['title'], 'pos': [row['text']], 'neg': ['a note']} for row in TEXTS]
     data = str(write_lines(tmp_path / 'pairs.jsonl', pairs))
     steps = {'batch_size': 4, 'max_steps': 2}

@@ -64,7 +64,6 @@ LETTER = 'Patient name: {3} Doe, MRN: {1}, DOB: {5}. Mail {0} or call {2}. Card 
 
 @pytest.fixture
 def folder(tmp_path):
-    "Documents as they lie in real folders."
     root = tmp_path / 'our notes'
     (root / 'old').mkdir(parents=True)
     for name, title, text in DOCUMENTS[:8]:
@@ -207,7 +206,6 @@ NOUN = {
 
 
 def good(messages):
-    "A usable answer in every style."
     prompt = messages[-1]['content']
     noun = next(noun for noun in NOUN.values() if noun in prompt.split('Text: ')[1].lower())
     if 'search box' in prompt:
@@ -244,7 +242,6 @@ def test_the_recipes_writer_is_installed():
 
 
 def files(walk):
-    "What a walk holds, but for the record of when each step began."
     paths = [path for path in walk.folder.rglob('*') if path.suffix in ('.jsonl', '.json', '.tsv')]
     return {path.name: path.read_bytes() for path in paths if path.name != 'steps.jsonl'}
 
@@ -480,7 +477,6 @@ def test_what_nobody_named_is_chosen_by_the_minutes_of_the_walk(walk, monkeypatc
 
 
 def record_hyde(task, writer):
-    "Put a text for each query of a task on the cassette of a language model."
     model = llm(writer)
     asked = requests_of(task, 'hyde', model, expansion_settings('hyde', (), 'sparse'))
     texts = {request.key(model.spec): Generation('A disease.', 'stop', 9, 3, 0) for of in asked for request in of}
@@ -756,7 +752,6 @@ def judged(walk):
 
 
 def harmless(page: Page):
-    "Nothing that runs, and nothing outside."
     names = {name for name, _ in page.elements}
     assert not names & {'script', 'iframe', 'object', 'embed', 'link', 'a', 'form', 'svg', 'base'}
     for _, attrs in page.elements:

@@ -28,7 +28,6 @@ def save_with(model, tokenizer, folder, **config):
 @pytest.fixture(scope='module')
 @seeded()
 def folders(tmp_path_factory):
-    "A whole checkpoint of each kind."
     import transformers as t
     from peft import LoraConfig, get_peft_model
     from sentence_transformers import SentenceTransformer
@@ -85,7 +84,7 @@ DAMAGES = pytest.mark.parametrize('damage', DAMAGE)
 
 
 def damaged(folder, to, damage, part='model.safetensors', pickled=False):
-    "A copy of a folder, with the tensors of one file changed (by a function or by one of DAMAGE); a name that the message must hold."
+    "A copy of a folder, with the tensors of one file changed; a name that the message must hold."
     shutil.copytree(folder, to)
     (file,) = Path(to).glob(part)
     tensors = stored(file)
@@ -100,7 +99,6 @@ def damaged(folder, to, damage, part='model.safetensors', pickled=False):
 
 
 def refused(read, damage, name):
-    "The one line that says what is wrong, where, and what to do."
     with pytest.raises(MedirError) as e:
         read()
     line, short = str(e.value), name.removeprefix('base_model.model.').removesuffix('.weight')

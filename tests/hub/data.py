@@ -88,7 +88,6 @@ def collection(name, row):
 
 
 def counts(name, row):
-    "The count fields of a row as the small data set has them."
     if row['kind'] == 'pairs':
         return {'pairs': len(PAIRS)}
     documents, queries, qrels = collection(name, row)
@@ -200,8 +199,6 @@ def corpus_rows(row):
 
 
 def corpus_files(name, row):
-    "`build(folder)` of a corpus."
-
     def build(folder):
         config, split = row['configs']
         if config == 'default':
@@ -276,7 +273,6 @@ def data_repositories(tasks=None, corpora=None):
 
 
 def _of_repository(row):
-    "Repository and path of a row's `git`."
     source, path = row['git'].split(' ', 1)
     return source.partition('@')[0], path
 

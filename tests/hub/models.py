@@ -1,13 +1,13 @@
 """For every row of models.yaml, llms.yaml and rerankers.yaml a tiny random model of the row's own architecture, as its repository has it."""
 
 import collections, json, math, string, zlib
-from dataclasses import dataclass
 from pathlib import Path
 import torch
 from hub.data import SENTENCES, carded
 from hub.server import Repository
 from medir_nb.core import registry
 from safetensors.torch import save_file
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 HIDDEN, HEAD = 32, 24
 _SIZES = dict(hidden_size=HIDDEN, initializer_range=0.3)
@@ -21,23 +21,11 @@ T5 = dict(d_model=HIDDEN, d_kv=8, d_ff=64, num_layers=2, num_heads=4, initialize
 T5 |= dict(feed_forward_proj='gated-gelu')
 
 
-@dataclass(frozen=True)
-class Family:
-    "A kind of checkpoint: configuration class and sizes, its tokenizer, and the tokens that this puts before and after a text."
-
-    config: str
-    sizes: dict
-    pieces: str  # wordpiece | bytes (byte-level BPE) | fallback (BPE that falls back to bytes) | unigram
-    tokenizer_class: str
-    names: dict
-    before: tuple = ()
-    after: tuple = ()
-    positions: str = 'max_position_embeddings'
-    spare: int = 0  # positions that no token can take
-    pair: str = ''  # how a pair of texts is joined, where not like two texts
-    also: tuple = ()  # special tokens of the vocabulary that no name is given to
-
-
+# A kind of checkpoint: configuration class and sizes, its tokenizer (wordpiece, bytes: byte-level BPE, fallback: BPE that falls back
+# to bytes, unigram), the tokens that this puts before and after a text; positions that no token can take (spare), how a pair of texts
+# is joined, where not like two texts, and special tokens of the vocabulary that no name is given to (also)
+_FIELDS = 'config sizes pieces tokenizer_class names before after positions spare pair also'
+Family = collections.namedtuple('Family', _FIELDS, defaults=((), (), 'max_position_embeddings', 0, '', ()))
 BERT = dict(cls_token='[CLS]', sep_token='[SEP]', pad_token='[PAD]', unk_token='[UNK]', mask_token='[MASK]')
 # in the order of the real vocabulary: positions are counted from the padding's id
 ROBERTA = dict(bos_token='<s>', pad_token='<pad>', eos_token='</s>', cls_token='<s>', sep_token='</s>')
@@ -82,7 +70,6 @@ FAMILIES['new'] = FAMILIES['xlm-r']  # gte-multilingual: its vocabulary; for its
 
 def make_tokenizer(family, sentences=SENTENCES, size=2000, words=()):
     "A small tokenizer of the family's kind, trained on a few sentences; it knows the `words` besides."
-    from tokenizers import processors
     from transformers import PreTrainedTokenizerFast
 
     f = FAMILIES[family]
@@ -108,8 +95,6 @@ def letters_of(sentences):
 
 
 def word_pieces(family, special, sentences, size):
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
-
     normalizer, splitter = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
     normal = normalizer.normalize_str
     words = _counted(word for s in sentences for word, _ in splitter.pre_tokenize_str(normal(s)))
@@ -124,8 +109,6 @@ def word_pieces(family, special, sentences, size):
 
 
 def unigrams(family, special, sentences, size):
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
     splitter = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
     words = _counted(word for s in sentences for word, _ in splitter.pre_tokenize_str(s))
     scores = {**dict.fromkeys(special, 0.0), **dict.fromkeys(['▁', *letters_of(sentences)], -12.0)}
@@ -137,8 +120,6 @@ def unigrams(family, special, sentences, size):
 
 
 def byte_pairs(family, special, sentences, size):
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
     t = Tokenizer(models.BPE())
     t.pre_tokenizer, t.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
@@ -148,8 +129,6 @@ def byte_pairs(family, special, sentences, size):
 
 
 def pairs_with_octets(family, special, sentences, size):
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
-
     t = Tokenizer(models.BPE(unk_token='<unk>', byte_fallback=True, fuse_unk=True))
     t.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme='first', split=True)
     parts = [decoders.Replace('▁', ' '), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(' ', 1, 0)]
@@ -170,8 +149,6 @@ def _counted(words):
 
 def _without_added_octets(tokenizer):
     "The trainer knows bytes as added tokens only; in a real file they are plain entries of the vocabulary."
-    from tokenizers import Tokenizer
-
     told = json.loads(tokenizer.to_str())
     told['added_tokens'] = [a for a in told['added_tokens'] if not a['content'].startswith('<0x')]
     return Tokenizer.from_str(json.dumps(told))
@@ -225,7 +202,6 @@ def old_tables(model):
 
 
 def save_model(model, folder, legacy=False, shard=None):
-    "The weights and the configuration; `legacy` in torch's own format, `shard` in several files."
     if legacy:
         model.config.architectures = [type(model).__name__]
         model.config.save_pretrained(folder)
@@ -310,8 +286,6 @@ def limit_of(row):
 
 
 def encoder_files(row, hub, tokenizer=True):
-    "`build(folder)` of an encoder's repository `hub`."
-
     def build(folder):
         family, limit = row['architecture'], limit_of(row)
         words = TOKENIZERS.get(hub, family)
@@ -379,7 +353,6 @@ def token_files(row, hub):
 
 
 def pylate_modules(folder, row, weight, marks):
-    "PyLate's files beside the weights."
     kinds = {'': 'sentence_transformers.models.Transformer', '1_Dense': 'pylate.models.Dense.Dense'}
     modules = [dict(idx=i, name=str(i), path=path, type=kind) for i, (path, kind) in enumerate(kinds.items())]
     write_json(folder / 'modules.json', modules)
@@ -419,7 +392,6 @@ def adapter_files(base_hub, architecture, limit, hub, scores=False):
 
 
 def _with_code(folder, auto_map, file, code, **more):
-    "Code that comes with the weights."
     told = json.loads((folder / 'config.json').read_text())
     write_json(folder / 'config.json', {**told, 'auto_map': auto_map, **more})
     (folder / file).write_text(code)
@@ -454,7 +426,6 @@ def save_gte(folder, tokenizer, limit, name, where=''):
 
 
 def gte_code(folder):
-    "The files of its code."
     for file in GTE_FILES:
         (folder / file.name).write_text(file.read_text(encoding='utf-8'), encoding='utf-8')
 
@@ -504,17 +475,13 @@ ZEPHYR = "{% for m in messages %}<|{{ m['role'] }}|>\n{{ m['content'] }}</s>\n{%
 WRITERS = [
     ('chatglm3', 'llama', ''),
     ('rank_zephyr', 'mistral', ZEPHYR),
-    ('reasonrank', 'qwen2', QWEN),
     ('rank1', 'qwen2', ''),
     ('Llama-2', 'llama', ''),
     ('Distill-Qwen', 'qwen2', DEEPSEEK),
     ('Distill-Llama', 'llama3', DEEPSEEK),
-    ('Llama-3', 'llama3', HEADERS),
-    ('HuatuoGPT-o1', 'llama3', HEADERS),
+    *((part, 'llama3', HEADERS) for part in ('Llama-3', 'HuatuoGPT-o1')),
     ('Qwen3', 'qwen3', THINKING),
-    ('qwen2', 'qwen2', QWEN),
-    ('Qwen2', 'qwen2', QWEN),
-    ('QwQ', 'qwen2', QWEN),
+    *((part, 'qwen2', QWEN) for part in ('reasonrank', 'qwen2', 'Qwen2', 'QwQ')),
 ]
 SHARDED = ('-32B', '-70B', '-72B')
 CHATGLM = '''
@@ -530,13 +497,10 @@ class ChatGLMTokenizer(PreTrainedTokenizerFast):
 
 
 def writer_of(hub):
-    "Architecture and chat template of a language model."
     return next((family, template) for part, family, template in WRITERS if part in hub)
 
 
 def writer_files(row, hub):
-    "`build(folder)` of a language model's repository."
-
     def build(folder):
         family, template = writer_of(hub)
         made = save_tokenizer(family, folder, int(row['context']), **({'chat_template': template} if template else {}))

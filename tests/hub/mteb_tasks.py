@@ -8,7 +8,6 @@ TOLD = 'Take only what a doctor may do at once.'  # an instruction of one query
 
 
 def judged(prefix=''):
-    "Rows of documents, queries and judgements as BEIR writes them."
     documents = [{'_id': f'{prefix}{d}', 'title': t, 'text': b} for d, (t, b) in ENGLISH.items()]
     queries = [{'_id': f'{prefix}q{n}', 'text': text} for n, (text, _) in enumerate(ENGLISH_QUESTIONS)]
     qrels = [
@@ -72,7 +71,6 @@ def public_health(task):
 
 
 def bright(task):
-    "BRIGHT: documents and examples by domain."
     documents, queries, qrels = judged()
     gold = {q['_id']: [j['corpus-id'] for j in qrels if j['query-id'] == q['_id']] for q in queries}
     empty = {'reasoning': '', 'gold_answer': '', 'excluded_ids': ['N/A']}
@@ -126,7 +124,6 @@ SUITES = ('R2MED', 'MTEB(Medical, v1)', 'RTEB(Health, beta)')
 
 
 def layout(task):
-    "The parts of the data set of a task."
     if task.metadata.name.startswith('R2MED'):
         return r2med(f'{task.metadata.name[5:8]}-')
     make = LAYOUTS.get(task.metadata.name, lambda task: beir(task.metadata.eval_splits[0]))

@@ -75,7 +75,6 @@ def batch(name):
 
 
 def write_batch(name, folder):
-    "The batch `name` with the numbers of the table, as a file."
     told = batch(name)
     for run in told['runs']:
         own = preset(run['notebook'], run['preset'])
@@ -169,7 +168,6 @@ def expected_absent(run, home):
 
 
 def notebook_text(path):
-    "What the cells of an executed notebook wrote."
     text = []
     for cell in json.loads(Path(path).read_text(encoding='utf-8'))['cells']:
         for o in cell.get('outputs', []):
