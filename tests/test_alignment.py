@@ -150,12 +150,6 @@ def test_parts_by_length_have_the_loss_and_the_gradients_of_the_whole(rows, mirr
 
 
 @pytest.mark.medium
-def test_labelled_rows_are_read_by_both_towers(rows, first, labelled):
-    done = align_towers(first, data=str(labelled), negatives=1)
-    assert done.counts['texts'] == 6 * 4 * 6  # query, positive, negative, each twice
-
-
-@pytest.mark.medium
 def test_a_finished_stage_is_not_repeated_and_the_panel_decides_nothing(rows, first):
     align_towers(first)
     assert align_towers(first, panel={'every': 1, 'texts': 4}).reused
@@ -335,8 +329,7 @@ def test_each_stage_has_what_tables_19_and_20_print():
 
 @pytest.mark.parametrize('document, precision', [('qwen3-4b', 'fp16'), ('qwen3-8b', 'bf16')])
 def test_each_stage_of_a_printed_pair_has_the_precision_of_its_towers(monkeypatch, tmp_path, document, precision):
-    asked = []
-    done = SimpleNamespace(folder=Path('x'))
+    asked, done = [], SimpleNamespace(folder=Path('x'))
     for name in ('train_encoder', 'align_towers', 'train_towers'):
         monkeypatch.setattr(f'medir_nb.trainer.pair.{name}', lambda **how: asked.append(how) or done)
     lines = {name: SimpleNamespace(path=tmp_path / f'{name}.jsonl') for name in ('tuning', 'alignment')}
@@ -409,8 +402,7 @@ def test_a_collapse_is_told_once(rows, first, capfd):
     falling = {'learning_rate': 0.5, 'contrastive_weight': 0, 'max_grad_norm': 0}
     done = align_towers(first, panel=limits, **falling)
     said = capfd.readouterr().err
-    assert said.count('the query tower has collapsed') == 1 and 'document tower' not in said
-    assert done.steps == 6
+    assert said.count('the query tower has collapsed') == 1 and 'document tower' not in said and done.steps == 6
 
 
 def test_weights_that_blow_up_are_one_line_with_the_panel_on(rows, first):

@@ -87,8 +87,7 @@ def test_both_stages_end_in_a_folder_that_opens_elsewhere(small, tmp_path):
     assert retriever.table().steps.tolist() == [4, 4] and set(retriever.history().run) == {'pretraining', 'tuning'}
     elsewhere = shutil.copytree(retriever.trained['tuning'].folder, tmp_path / 'elsewhere')
     plain = opened(elsewhere)
-    assert plain.similarity_fn_name == 'dot'
-    assert plain.prompts['query'] == 'Given a query, retrieve passages\nQuery: '
+    assert plain.similarity_fn_name == 'dot' and plain.prompts['query'] == 'Given a query, retrieve passages\nQuery: '
     assert plain.prompts['document'] == 'Represent this passage\npassage: '
     encoder, texts = Encoder('mine'), ['statins', 'metformin and insulin ' * 30]
     for role, call in (('query', plain.encode_query), ('document', plain.encode_document)):

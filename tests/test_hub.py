@@ -49,11 +49,6 @@ def run(code, environment, timeout=300):
 COPY = 'c0' * 20
 
 
-def of_part(config, split, rows):
-    "A file as the Hub's Parquet copy lays it out, or one that a card names."
-    return f'{config.removeprefix("dir:")}/{split}/0000.parquet', rows
-
-
 def corpus_lines(row):
     columns = row['columns']
     body = 'is a text of more words than a passage takes, said once and then said again in other words, at some length '
@@ -79,23 +74,17 @@ def built(parts):
     "What builds a repository of these parts: Parquet, and a card where the configurations have names."
 
     def build(folder):
-        files = {config: of_part(*config, rows) for config, rows in parts.items()}
-        for path, rows in files.values():
+        cards = ''
+        for (config, split), rows in parts.items():
+            path = f'{config.removeprefix("dir:")}/{split}/0000.parquet'  # as the Hub's Parquet copy lays it out
             write_rows(folder / path, rows)
-        cards = ''.join(
-            f'- config_name: {config}\n  data_files:\n  - split: {split}\n    path: {path}\n'
-            for (config, split), (path, _) in files.items()
-            if not config.startswith('dir:')
-        )
+            named = f'- config_name: {config}\n  data_files:\n  - split: {split}\n    path: {path}\n'
+            cards += '' if config.startswith('dir:') else named
         (folder / 'README.md').write_text(f'---\nconfigs:\n{cards}---\n' if cards else 'A script.\n')
 
     return build
 
 
-TRAINED_ON = {
-    kind: {n: r for n, r in registry(kind).items() if r.get('hub') and r.get('access', 'open') == 'open'}
-    for kind in ('pretraining', 'tuning')
-}
 _READ_ALL = """
 import itertools, json
 from medir_nb.core import registry
@@ -111,14 +100,14 @@ print(json.dumps(out))
 @pytest.mark.slow
 def test_every_open_corpus_and_set_is_read_in_the_layout_of_its_row(tmp_path):
     "At its commit, or at the one that the Hub names: that of its Parquet copy where the row asks for that."
-    parts = {row['hub']: {tuple(row['configs']): corpus_lines(row)} for row in TRAINED_ON['pretraining'].values()}
-    parts |= {row['hub']: set_parts(row) for row in TRAINED_ON['tuning'].values()}
-    rows = TRAINED_ON['pretraining'] | TRAINED_ON['tuning']
+    is_open = lambda row: row.get('hub') and row.get('access', 'open') == 'open'
+    corpora, sets = ({n: r for n, r in registry(kind).items() if is_open(r)} for kind in ('pretraining', 'tuning'))
+    parts = {row['hub']: {tuple(row['configs']): corpus_lines(row)} for row in corpora.values()}
+    parts |= {row['hub']: set_parts(row) for row in sets.values()}
+    rows = corpora | sets
     pinned = {row['hub']: commit for row in rows.values() if len(commit := row.get('revision', 'unknown')) == 40}
-    repositories = [
-        Repository('datasets', hub, built(of), [pinned.get(hub, PINNED), COPY]) for hub, of in parts.items()
-    ]
-    with Hub(repositories, tmp_path / 'hub') as served_hub:
+    sets = [Repository('datasets', hub, built(of), [pinned.get(hub, PINNED), COPY]) for hub, of in parts.items()]
+    with Hub(sets, tmp_path / 'hub') as served_hub:
         found = run(_READ_ALL, process_environment(served_hub, tmp_path))
         asked = {a.revision for a in served_hub.fetched('datasets', rows['stackexchange']['hub'])}
     assert set(found) == set(rows) and len(found) == 15
@@ -435,26 +424,18 @@ def test_what_was_fetched_once_is_found_offline(hub, checked, tmp_path):
         'generations': ['r2med-biology/hyde/o3-mini'],
     }
     for kind, names in asked.items():
-        before = {n: checked(kind, n) for n in names}
-        mark = len(hub.asked)
+        before, mark = {n: checked(kind, n) for n in names}, len(hub.asked)
         after = checked.process(kind, names, HF_HUB_OFFLINE='1', MEDIR_HOME=str(tmp_path / 'home'))
         assert [told(after[n]) for n in names] == [told(before[n]) for n in names] and len(hub.asked) == mark
 
 
 BGE, LACKS = 'BAAI/bge-small-en-v1.5', 'lacks a file that the Hub lists there'
+AT = f'{BGE}@5c38ec7c'
 MODEL, DATA = ('models', BGE), ('datasets', 'mteb/nfcorpus')
 GATED = 'is gated: its owner grants access; ask for it at https://huggingface.co/'
 FAULTS = {  # what is wrong, and what is said of a model and of a data set; None: nothing, and all is as without it
-    'gated': (
-        dict(gated=403),
-        f'{BGE}@5c38ec7c {GATED}{BGE}, then log in',
-        f'default/test {GATED}datasets/mteb/nfcorpus,',
-    ),
-    'missing': (
-        dict(missing=('model.safetensors', 'corpus/corpus.jsonl')),
-        f'{BGE}@5c38ec7c {LACKS}',
-        f'corpus {LACKS}',
-    ),
+    'gated': (dict(gated=403), f'{AT} {GATED}{BGE}, then log in', f'default/test {GATED}datasets/mteb/nfcorpus,'),
+    'missing': (dict(missing=('model.safetensors', 'corpus/corpus.jsonl')), f'{AT} {LACKS}', f'corpus/corpus {LACKS}'),
     'slow': (dict(delay=0.2), None, None),
     'cut off': (dict(cut={'model.safetensors', 'tokenizer.json', 'corpus/corpus.jsonl'}), None, None),
 }

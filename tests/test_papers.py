@@ -257,9 +257,7 @@ def test_seeds_of_a_row_apart_are_one_row_below_the_rule_that_it_has(own_registr
     drawn = [(rule, seed) for rule in ('', ',fusion=concat') for seed in (43, 44)]
     ran = [one_query('cmirb-covid', tuned.format(f'{rule},seed={seed}'), seed / 100) for rule, seed in drawn]
     ledger = Ledger(published('automir', 'Table 5'), ran, systems=rows)
-    apart = [
-        (row.label, row.beside.variant, len(row.scores['cmirb-covid', 'nDCG@10'])) for row in ledger.rows if row.apart
-    ]
+    apart = [(r.label, r.beside.variant, len(r.scores['cmirb-covid', 'nDCG@10'])) for r in ledger.rows if r.apart]
     concat = (tuned.format(',fusion=concat'), 'w/ con. (string concat)', 2)
     assert sorted(apart) == sorted([(tuned.format(''), 'mean(q,d)', 2), concat])
 

@@ -57,9 +57,7 @@ def test_instructor_gets_its_authors_texts(sizes, task, role, text):
 
 
 SENTENCES = {
-    **dict.fromkeys(
-        ('bge-large-en', 'bge-large-en-v1.5', 'bge-small-en-v1.5', 'medcpt', 'contriever', 'sgpt-125m'), 'B'
-    ),
+    **dict.fromkeys('bge-large-en bge-large-en-v1.5 bge-small-en-v1.5 medcpt contriever sgpt-125m'.split(), 'B'),
     'instructor-l': 'Represent the Bio-medical statement: B',
     'instructor-xl': 'represent the Biological statement: B',
     'gritlm-7b': '<|user|>\nRetrieve semantically similar text.\n<|embed|>\nB',
@@ -77,8 +75,7 @@ def biosses():
 @pytest.mark.parametrize('model', SENTENCES)
 def test_a_sentence_takes_the_role_of_its_models_row(model, fake_minilm, home):
     task, spec = biosses(), encoder_spec(model)
-    first = pending(model, task)
-    answer = score_pairs(model, task)
+    first, answer = pending(model, task), score_pairs(model, task)
     texts = [t for _, ts in fake_minilm for t in ts]
     assert SENTENCES[model] in texts
     assert sorted(texts) == sorted(SENTENCES[model][:-1] + t for t in [*task.pairs.sentence1, *task.pairs.sentence2])
@@ -260,8 +257,7 @@ def test_autocast_has_a_key_a_store_and_a_line_of_its_own(small_bmretriever, bei
     assert again.stats['encoded'] == 0
     assert (again.chunk() == second.chunk()).all() and not (again.chunk() == first.chunk()).all()
     assert 'float32 weights under float16 autocast' in repr(contract(cast, task))
-    assert 'autocast' not in repr(contract(plain, task))
-    assert contract(plain, task).key != contract(cast, task).key
+    assert 'autocast' not in repr(contract(plain, task)) and contract(plain, task).key != contract(cast, task).key
 
 
 def without_dropout(model, tokenizer):

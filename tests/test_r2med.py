@@ -94,8 +94,7 @@ def test_strings_of_the_protocol(printed):
 def test_medcpt_of_the_files_and_of_the_leaderboard():
     slip, pair = spec_of('medcpt'), spec_of('MedCPT')
     assert slip.hub == slip.document['hub'] == 'ncbi/MedCPT-Article-Encoder' == pair.document['hub']
-    assert pair.hub == 'ncbi/MedCPT-Query-Encoder'
-    assert slip.vector_key('query') != pair.vector_key('query')
+    assert pair.hub == 'ncbi/MedCPT-Query-Encoder' and slip.vector_key('query') != pair.vector_key('query')
 
 
 def with_own_code(folder, out):
@@ -142,8 +141,7 @@ def test_gritlm_attends_both_ways_and_runs_no_code(mistral, own_registry, tmp_pa
         close(encoder.encode(part, 'query', 'Find it').vectors, both_ways(mistral, part, skip))
     how = {'hub': mistral, 'revision': 'tiny', 'dtype': 'fp32', 'pooling': 'mean', 'append_eos': False}
     causal = Encoder(encoder_spec('e5-mistral', **how)).encode(texts, 'query').vectors
-    assert not np.allclose(causal, both_ways(mistral, texts, 0), atol=1e-3)
-    assert not (tmp_path / 'ran').exists()
+    assert not np.allclose(causal, both_ways(mistral, texts, 0), atol=1e-3) and not (tmp_path / 'ran').exists()
     one_way = encoder_spec('gritlm-7b', dtype='fp32', bidirectional=False)
     assert encoder.spec.vector_key('query') != one_way.vector_key('query')
 
@@ -317,8 +315,7 @@ class CustomModel:
 
 def test_an_object_with_r2meds_methods(beir):
     model = CustomModel()
-    scores = evaluate(load_task(beir), model)
-    kinds = dict(model.calls)
+    scores, kinds = evaluate(load_task(beir), model), dict(model.calls)
     assert kinds['queries'][0] == 'drugs after a heart attack'
     assert kinds['corpus'][0] == {'title': 'Statins', 'text': DOCUMENTS[0][2]}
     assert scores.stats['encoded_docs'] == 12 and scores.label == 'custom' and scores.mean('nDCG@10') > 0.2

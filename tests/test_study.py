@@ -185,8 +185,7 @@ def test_passages_are_proposed_and_chosen(tmp_path, counted):
     assert 'look again with --passages tokens=130,overlap=16' in '\n'.join(found.lines())
     own = profile_corpus(root, tmp_path / 'walk', passages='sentences=4,overlap=1')
     assert own.windows == PassageSplitter('sentences', 4, 1)
-    assert 'searched in passages: sentences=4' in '\n'.join(own.lines())
-    assert advised_passages([]) is None
+    assert 'searched in passages: sentences=4' in '\n'.join(own.lines()) and advised_passages([]) is None
     saved = own.figure()
     assert saved.png.read_bytes()[:4] == b'\x89PNG' and 'minilm: 256 tokens' in saved.csv.read_text()
 
@@ -253,8 +252,7 @@ def make_walk(tmp_path, texts):
 
 
 def test_samples_are_seeded_nested_and_from_all_lengths(tmp_path):
-    rng = random.Random(3)
-    words = [f'w{i:03}' for i in range(500)]
+    rng, words = random.Random(3), [f'w{i:03}' for i in range(500)]
     texts = [' '.join(rng.choices(words, k=5 + i)) for i in range(80)]
     corpus = study_corpus(make_walk(tmp_path, texts))
     taken = sample_documents(corpus, 20, 1)
@@ -289,8 +287,7 @@ def test_faults_by_hand(text, style, faults, reason):
 
 
 def test_queries_judgements_and_report(notes, writer):
-    server = writer()
-    report = generate_queries(notes, retriever='bm25')
+    server, report = writer(), generate_queries(notes, retriever='bm25')
     assert llm('smollm2')._backend is None  # what comes next has its memory
     rows = read_queries(notes)
     assert report.written == len(rows) == 44 == server.asked and {row['style'] for row in rows} == set(STYLES)
@@ -333,8 +330,7 @@ def test_another_style_a_larger_sample_and_a_log_add(notes, writer, tmp_path):
     assert read_queries(notes)[:4] == first and len(read_queries(notes)) == 8 and server.asked == 8
     generate_queries(notes, retriever='bm25', styles=['keyword'], sample=4)
     write_lines(tmp_path / 'log.txt', ['is metformin dangerous'])
-    report = add_log(notes, tmp_path / 'log.txt')
-    rows = read_queries(notes)
+    report, rows = add_log(notes, tmp_path / 'log.txt'), read_queries(notes)
     assert len(rows) == 13 and rows[:4] == first and report.logged == 1 and len(report.calls) == 4
     assert len(notes.task('synthetic').queries) == 12  # a log has no judgements of a model
 
@@ -456,8 +452,7 @@ def test_the_cheapest_within_the_margin_is_chosen_and_unknown_times_never_are():
 
 def test_agreement_is_one_of_a_ranking_with_itself_and_needs_three_systems():
     people, machine = matrices(0, n_people=400)
-    assert rank_agreement(people, machine).tau.iloc[-1] == 1
-    assert rank_agreement(people[['a', 'b']], machine).empty
+    assert rank_agreement(people, machine).tau.iloc[-1] == 1 and rank_agreement(people[['a', 'b']], machine).empty
     assert (rank_agreement(people, machine, judged=2).labels.diff().dropna() > 0).all()
 
 
@@ -589,8 +584,7 @@ def test_queries_that_a_candidate_was_trained_on_are_left_out_for_all(walk):
 
 def test_judged_at_10_and_condensed_lists_tell_a_choice_that_holes_decide(walk):
     content = give_verdict(walk, PAIR, clock=False).content
-    assert content['systems'][0]['quality']['people']['judged_at_10'] < 1
-    assert content['condensed'] in PAIR
+    assert content['systems'][0]['quality']['people']['judged_at_10'] < 1 and content['condensed'] in PAIR
     write_judgements(walk.path('qrels/test.tsv'), [('p-gout', 'gout', 1), ('p-asthma', 'asthma', 1)])
     content = give_verdict(walk, PAIR, clock=False).content
     assert content['condensed'] == '' and content['systems'][0]['quality']['people']['judged_at_10'] is None
@@ -944,9 +938,8 @@ def tuned(medquad, once):
     once['names'], once['cpu'] = [], []
     for seed in range(3):
         start = time.process_time()
-        retriever = train_retriever(
-            how, name=f'minilm-medquad-{seed}', data_folder=str(once['folder'] / f'data-{seed}'), seed=seed
-        )
+        of_seed = {'name': f'minilm-medquad-{seed}', 'data_folder': str(once['folder'] / f'data-{seed}'), 'seed': seed}
+        retriever = train_retriever(how, **of_seed)
         once['names'].append(retriever.checkpoints['tuning'])
         once['cpu'].append(time.process_time() - start)
     return once['names']
@@ -970,8 +963,7 @@ def test_stage_two_lifts_held_out_questions(medquad, tuned, once, capsys):
     frame = gains(held_out, tuned)
     with capsys.disabled():
         print('\n' + to_markdown(frame.assign(cpu_minutes=[seconds / 60 for seconds in once['cpu']]), 4))
-    assert max(once['cpu']) <= 15 * 60
-    assert (frame.difference >= 0.02).all() and (frame.p < 0.05).all()
+    assert max(once['cpu']) <= 15 * 60 and (frame.difference >= 0.02).all() and (frame.p < 0.05).all()
 
 
 @pytest.mark.slow

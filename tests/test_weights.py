@@ -205,13 +205,11 @@ def test_a_row_names_what_nothing_reads(folders, tmp_path, own_registry):
     assert encoder_spec('told').vector_key('query') == encoder_spec('own').vector_key('query')
 
 
-@pytest.mark.parametrize(
-    'row,family,inner', [('sgpt-125m', 'gpt_neo', 'attn.attention'), ('sgpt-5.8b', 'gptj', 'attn')]
-)
-def test_masks_of_old_checkpoints(tmp_path, own_registry, row, family, inner):
+@pytest.mark.parametrize('row,kind,at', [('sgpt-125m', 'gpt_neo', 'attn.attention'), ('sgpt-5.8b', 'gptj', 'attn')])
+def test_masks_of_old_checkpoints(tmp_path, own_registry, row, kind, at):
     "Those that transformers saved with a GPT of before 2023."
-    make_model(family, tmp_path / 'own')
-    masks = {f'h.{i}.{inner}.{name}': torch.zeros(1) for i in range(2) for name in ('bias', 'masked_bias')}
+    make_model(kind, tmp_path / 'own')
+    masks = {f'h.{i}.{at}.{name}': torch.zeros(1) for i in range(2) for name in ('bias', 'masked_bias')}
     assert damaged(tmp_path / 'own', tmp_path / 'old', lambda tensors: tensors | masks)
     own_registry(models={row: registry('models')[row] | {'hub': str(tmp_path / 'old'), 'revision': 'tiny'}})
     assert encode(row).shape == (1, 32)

@@ -21,9 +21,9 @@ T5 = dict(d_model=HIDDEN, d_kv=8, d_ff=64, num_layers=2, num_heads=4, initialize
 T5 |= dict(feed_forward_proj='gated-gelu')
 
 
-# A kind of checkpoint: configuration class and sizes, its tokenizer (wordpiece, bytes: byte-level BPE, fallback: BPE that falls back
-# to bytes, unigram), the tokens that this puts before and after a text; positions that no token can take (spare), how a pair of texts
-# is joined, where not like two texts, and special tokens of the vocabulary that no name is given to (also)
+# A kind of checkpoint: its configuration, its tokenizer (wordpiece, bytes: byte-level BPE, fallback: BPE that falls back to
+# bytes, unigram), the tokens before and after a text, positions that no token can take (spare), how a pair of texts is joined,
+# where not like two texts, and special tokens of the vocabulary that no name is given to (also)
 _FIELDS = 'config sizes pieces tokenizer_class names before after positions spare pair also'
 Family = collections.namedtuple('Family', _FIELDS, defaults=((), (), 'max_position_embeddings', 0, '', ()))
 BERT = dict(cls_token='[CLS]', sep_token='[SEP]', pad_token='[PAD]', unk_token='[UNK]', mask_token='[MASK]')
@@ -176,8 +176,7 @@ def make_model(family, name, limit, kind='AutoModel', tokenizer=None, **settings
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
-    f = FAMILIES[family]
-    tokenizer = tokenizer or make_tokenizer(family)
+    f, tokenizer = FAMILIES[family], tokenizer or make_tokenizer(family)
     ends = {k: v for k in ('pad_token_id', 'bos_token_id', 'eos_token_id') if (v := getattr(tokenizer, k)) is not None}
     places = {f.positions: limit + f.spare} if f.positions else {}
     told = {'pad_token_id': None, **ends, **f.sizes, **places, **settings}

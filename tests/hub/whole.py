@@ -142,8 +142,7 @@ def write_medteb(folder):
 
 def expected_absent(run, home):
     "`{(system, task)}` that a run cannot measure from the Hub and what was trained in `home`, and a pattern for each reason."
-    p = preset(run['notebook'], run['preset'])
-    out = {}
+    p, out = preset(run['notebook'], run['preset']), {}
     # what needs an environment of its own is not tuned, and nothing is where no rows were left; the notebook says so where it tunes
     files = p.get('tuning_data', {}).get('files', [])
     left = all((home / 'training-data' / f'{name}.jsonl').is_file() for name in files)
