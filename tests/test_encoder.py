@@ -431,7 +431,10 @@ def test_the_slip_of_automirs_code_is_a_setting_of_the_tuned_mE5(folders, tmp_pa
 def with_code(folder, out, file='config.json'):
     "A checkpoint that brings its own model code, which leaves a trace when it runs."
     shutil.copytree(folder, out)
-    (Path(out) / 'own_code.py').write_text(OWN_CODE)
+    code = ['from pathlib import Path', 'from transformers import BertConfig, BertModel, PreTrainedTokenizerFast']
+    code += ['(Path.home()/"ran").touch()', 'class OwnConfig(BertConfig): model_type = "own-bert"']
+    code += ['class OwnModel(BertModel): config_class = OwnConfig', 'class OwnTokenizer(PreTrainedTokenizerFast): pass']
+    write_lines(Path(out) / 'own_code.py', code)
     config = json.loads((Path(out) / file).read_text())
     if file == 'config.json':
         config |= {'auto_map': {'AutoConfig': 'own_code.OwnConfig', 'AutoModel': 'own_code.OwnModel'}}

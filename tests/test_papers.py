@@ -616,12 +616,6 @@ def test_a_checkout_is_converted_and_read_from_a_readers_folder(tmp_path, monkey
     assert found == nfcorpus | {('scifact', 'nDCG@10'): 0.6}
 
 
-def test_the_packaged_file_is_as_its_readme_says():
-    table = pd.read_csv(ROOT / 'medir_nb' / 'registry' / 'independent' / 'mteb.csv')
-    told = f'{len(table)} result files, {table.model.nunique()} models, {table.task.nunique()} tasks'
-    assert told in (ROOT / 'medir_nb' / 'registry' / 'independent' / 'README.md').read_text()
-
-
 def test_a_claim_that_changes_without_a_task_hangs_on_its_two_cells():
     on_cells = claims_on_cells('bmretriever')
     before = on_cells[on_cells.reading == '7B comes before E5-Mistral']
