@@ -265,9 +265,8 @@ def test_a_pruned_tower_is_its_first_layers(rows, first, which, folders):
     ],
 )
 def test_what_cannot_be_trained_is_refused_in_one_line(rows, first, change, message):
-    with pytest.raises(MedirError, match=message) as error:
-        align_towers({**first, **change})
-    assert '\n' not in str(error.value) and not checkpoint_record('aligned')
+    refuses(lambda: align_towers({**first, **change}), message)
+    assert not checkpoint_record('aligned')
 
 
 @pytest.mark.medium
@@ -407,9 +406,8 @@ def test_a_collapse_is_told_once(rows, first, capfd):
 
 def test_weights_that_blow_up_are_one_line_with_the_panel_on(rows, first):
     falling = {'learning_rate': 1e30, 'contrastive_weight': 0, 'max_grad_norm': 0, 'save_steps': 0}
-    with pytest.raises(MedirError, match='no numbers|is nan') as error:
+    with pytest.raises(MedirError, match='(no numbers|is nan).*lower the learning rate'):  # no line ends in between
         align_towers(first, panel={'every': 1}, **falling)
-    assert '\n' not in str(error.value) and 'lower the learning rate' in str(error.value)
 
 
 def test_each_printed_row_of_the_ablations_is_a_row_of_the_paper_preset():

@@ -313,7 +313,6 @@ def test_what_does_not_fit_into_the_minutes_is_written_by_the_next_call(notes, w
     assert '2 asked for' in repr(part) and '7 documents were left when the minutes were used' in repr(part)
     first = read_queries(notes)
     whole = generate_queries(notes, minutes=60, **settings)
-    # one call in two sittings: its line counts both, and asks for nothing more
     [line] = [line for line in repr(whole).splitlines() if line.startswith('smollm2: ')]
     assert server.asked == 16 and '16 asked for' in line and '16 added' in line and 'were left' not in line
     assert read_queries(notes)[: len(first)] == first and len({row['_id'] for row in read_queries(notes)}) == 16
@@ -422,24 +421,17 @@ def cost(system, ms, **more):
     return Costs(system, query_ms=ms, **{**values, **fields, **more})
 
 
-def matrices(seed, n_people=15, n_machine=300, bias=0.0, means=(0.5, 0.55, 0.6)):
+def drawn_scores(seed, n):
     draw = np.random.default_rng(seed)
-
-    def drawn(n, shift):
-        hard, chance = draw.normal(0, 0.2, (n, 1)), draw.normal(0, 0.15, (n, len(means)))
-        return pd.DataFrame(np.array(means) + shift + hard + chance, columns=['a', 'b', 'c'])
-
-    return drawn(n_people, 0), drawn(n_machine, np.array([bias, 0, -bias]))
+    hard, chance = draw.normal(0, 0.2, (n, 1)), draw.normal(0, 0.15, (n, 3))
+    return pd.DataFrame(np.array([0.5, 0.55, 0.6]) + hard + chance, columns=['a', 'b', 'c'])
 
 
 def test_an_interval_of_few_differences_covers_as_often_as_it_says():
     "The bootstrap of a dozen queries covers 91 % here."
-    covered = []
-    for seed in range(400):
-        people, _ = matrices(seed, n_people=12)
-        low, high = mean_interval(people.c - people.a)
-        covered.append(low <= 0.1 <= high)
-    assert 0.93 <= np.mean(covered) <= 0.97
+    drawn = [drawn_scores(seed, 12) for seed in range(400)]
+    intervals = [mean_interval(people.c - people.a) for people in drawn]
+    assert 0.93 <= np.mean([low <= 0.1 <= high for low, high in intervals]) <= 0.97
 
 
 def test_the_cheapest_within_the_margin_is_chosen_and_unknown_times_never_are():
@@ -451,7 +443,7 @@ def test_the_cheapest_within_the_margin_is_chosen_and_unknown_times_never_are():
 
 
 def test_agreement_is_one_of_a_ranking_with_itself_and_needs_three_systems():
-    people, machine = matrices(0, n_people=400)
+    people, machine = drawn_scores(0, 400), drawn_scores(1, 300)
     assert rank_agreement(people, machine).tau.iloc[-1] == 1 and rank_agreement(people[['a', 'b']], machine).empty
     assert (rank_agreement(people, machine, judged=2).labels.diff().dropna() > 0).all()
 
@@ -544,8 +536,7 @@ def test_labels_without_a_single_no_and_without_synthetic_queries_are_enough(wal
     write_judgements(walk.path('qrels/test.tsv'), [(row.query_id, row.doc_id, 2) for row in three.itertuples()])
     content = give_verdict(walk, PAIR, clock=False).content
     assert content['judged'] == {'people': 3} and content['condensed'] == ''
-    # what three queries say of the spread of differences is no reason to promise that a few more would do
-    assert content['more'] > 400
+    assert content['more'] > 400  # three queries say little of the spread of differences
 
 
 def test_a_shown_difference_is_said(walk):
@@ -569,7 +560,6 @@ def test_one_labelled_query_is_no_fault(tmp_path):
 def test_a_system_that_cannot_run_leaves_the_others(walk, capfd):
     verdict = give_verdict(walk, [*PAIR, 'bge-m3'], clock=False)
     assert len(verdict.content['systems']) == 2 and 'bge-m3' in verdict.content['not_run']
-    # not tried again on the other judgements
     assert {'people', 'synthetic'} == set(verdict.content['judged']) and capfd.readouterr().err.count('cannot run') == 1
     assert 'bge-m3' in walk.path('verdict.md').read_text()
 
@@ -611,9 +601,7 @@ def test_a_verdict_of_earlier_documents_or_labels_is_said(walk, medir):
 
 def test_systems_that_tell_nothing_apart_promise_nothing(walk):
     verdict = give_verdict(walk, ['bm25', 'bm25(b=0.7501)'], clock=False)
-    tests = verdict.tests()
-    assert tests.difference.abs().max() == 0
-    # the usual spread, for theirs is 0; two digits count
+    assert verdict.tests().difference.abs().max() == 0
     assert 'about 520 more labelled queries would show' in verdict.sentence
     assert verdict.content['more'] == queries_needed(0.03, USUAL_SPREAD) - 36
 
@@ -698,7 +686,6 @@ def test_minutes_become_steps_and_never_more():
 
 @pytest.mark.medium
 def test_a_training_end_to_end(walk, medir):
-    # the training on ten queries takes seconds
     lines = walk.path('qrels/synthetic.tsv').read_text().splitlines()[1:11]
     write_judgements(walk.path('qrels/synthetic.tsv'), [tuple(line.split('\t')) for line in lines])
     ran = medir('adapt', walk.folder, '--minutes', '0.8', '--forget-limit', '30')
