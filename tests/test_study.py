@@ -631,7 +631,6 @@ def test_times_of_a_busy_machine_are_said_and_measured_again(walk, monkeypatch):
 
     monkeypatch.setattr(module, '_run_child', run)
     monkeypatch.setattr(sys.modules['medir_nb.study.verdict'], 'waiting_processes', lambda: wanting[0])
-
     busy_reasons = lambda: [reason for reason in give_verdict(walk, PAIR).content['reasons'] if 'busy' in reason]
     assert '99.0 processes wanted a core' in busy_reasons()[0] and len(asked) == 2
     assert busy_reasons() and len(asked) == 2  # still busy: what there is stays
