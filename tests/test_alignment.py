@@ -13,12 +13,11 @@ from medir_nb.encoder.saving import has_two_towers
 from medir_nb.encoder.towers import KEPT_LAYERS, layer_numbers, pair_similarity
 from medir_nb.evaluator import measure_throughput, throughput_table
 from medir_nb.papers import published
-from medir_nb.trainer import ABLATIONS, align_towers, Alignment, AlignmentData, APPROACHES, changed_pair
-from medir_nb.trainer import shortened_vectors, STAGE_DATA, train_encoder, train_pair
-from medir_nb.trainer import train_symmetric, train_towers
+from medir_nb.trainer import ABLATIONS, align_towers, Alignment, AlignmentData, APPROACHES, changed_pair, PRINTED
+from medir_nb.trainer import PRINTED_AS, shortened_vectors, STAGE_DATA, train_encoder, train_pair, train_symmetric
+from medir_nb.trainer import train_towers
 from medir_nb.trainer.losses import DISTANCES
-from medir_nb.trainer.pair import PRINTED_AS, write_alignment_data
-from medir_nb.trainer.pair import PRINTED, printed_settings
+from medir_nb.trainer.pair import printed_settings, write_alignment_data
 
 WORDS = 'statins metformin insulin asthma vaccine migraine anaemia fracture appendix thyroid heart liver'.split()
 TEXTS = [f'what is {word}' for word in WORDS]

@@ -8,7 +8,7 @@ from medir_nb.data import task_from_frames
 from medir_nb.generator import configure
 from medir_nb.generator.toy_llm import ToyServer
 from medir_nb.retrieval import search
-from tiny_models import SIZES, make_tokenizer
+from tiny_models import make_tokenizer, SIZES
 
 BAD = [
     ('{headless}(representation=sparse)', 'it has no masked-language head'),

@@ -11,12 +11,10 @@ from tiny_models import close, make_model
 from transformers import AutoTokenizer
 from medir_nb.core import checkpoint_record, MedirError, registry, rows as own_rows
 from medir_nb.data import load_task
-from medir_nb.encoder import contract, Encoder, encoder_spec, save_encoder
-from medir_nb.encoder.tokens import Tokens
+from medir_nb.encoder import contract, Encoder, encoder_spec, save_encoder, Tokens
 from medir_nb.papers import published
-from medir_nb.trainer import beside_table_8, PairData, printed_training
-from medir_nb.trainer import stage_data, train_encoder, train_retriever, TuningData, Watch
-from medir_nb.trainer import write_pair_data, write_tuning_data
+from medir_nb.trainer import beside_table_8, PairData, printed_training, stage_data, train_encoder, train_retriever
+from medir_nb.trainer import TuningData, Watch, write_pair_data, write_tuning_data
 from medir_nb.trainer.retriever import changed_fields, Reading, retriever_settings
 
 ROOT = Path(__file__).parents[1]

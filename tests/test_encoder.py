@@ -6,16 +6,14 @@ from pathlib import Path
 from types import SimpleNamespace
 import numpy as np, pytest, torch, yaml
 from conftest import refuses, seeded, table, write_beir, write_lines
-from tiny_models import BIOLOGY, LONG, SENTENCES, TEXTS, WEB, Letters, as_sentence_transformer, by_hand, close, frames
-from tiny_models import make_model, make_tokenizer
+from tiny_models import as_sentence_transformer, BIOLOGY, by_hand, close, frames, Letters, LONG, make_model
+from tiny_models import make_tokenizer, SENTENCES, TEXTS, WEB
 from medir_nb import encoder as e
 from medir_nb.data.readers import texts_in_memory
-from medir_nb.core.hub_folders import package_folder
-from medir_nb.core import MedirError, Server, concurrently, read_json, registry
-from medir_nb.data import Task, load_task
-from medir_nb.encoder import Encoder, VectorStore, corpus_keys, encode_corpus, encoder_spec, folder_spec
-from medir_nb.encoder import missing_texts, models_table, processor
-from medir_nb.encoder.saving import save_encoder, why_not_carried
+from medir_nb.core import concurrently, MedirError, package_folder, read_json, registry, Server
+from medir_nb.data import load_task, Task
+from medir_nb.encoder import corpus_keys, encode_corpus, Encoder, encoder_spec, folder_spec, missing_texts, models_table
+from medir_nb.encoder import processor, save_encoder, VectorStore, why_not_carried
 from medir_nb.evaluator import evaluate, scores_table
 from medir_nb.retrieval import dense_search, encoder_of, parse, pending, runs, search
 from medir_nb.trainer import info_nce, train_encoder

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 from conftest import table
 from hub import whole
-from hub.data import RELEASED, collection, data_repositories, make_github, on_the_hub, released_files
-from hub.data import small_registry, write_rows
+from hub.data import collection, data_repositories, make_github, on_the_hub, RELEASED, released_files, small_registry
+from hub.data import write_rows
 from hub.models import GTE_CODE, HEAD, HEADS, HIDDEN, model_repositories, served
 from hub.server import Hub, Repository
-from hub.services import TESTS, Services, process_environment
-from medir_nb.core import registry
-from medir_nb.core.places import at_home
+from hub.services import process_environment, Services, TESTS
+from medir_nb.core import at_home, registry
 from medir_nb.workbook import receipts
 
 PINNED = 'a1' * 20

@@ -8,15 +8,12 @@ from conftest import refuses
 from medir_nb.core import MedirError, read_yaml, registry, rows as more_rows, to_markdown
 from medir_nb.data import load_task, task_from_frames
 from medir_nb.evaluator import Scores, Speed
-from medir_nb.papers import Ledger, Switch, SwitchKey, audit, beside_speeds, case_instructions
-from medir_nb.papers import experiment, gain_figure, leave_one_out, long_name, means_of
-from medir_nb.papers import paper_tasks, printed_cases, printed_expression
-from medir_nb.papers import printed_speeds, published, recomputed_means
-from medir_nb.papers import save_figure, setting_switches, speed_caveat, task_table, task_tests
-from medir_nb.papers import throughput_figure, with_means, worth_table
+from medir_nb.papers import audit, beside_speeds, case_instructions, experiment, gain_figure, independent_results
+from medir_nb.papers import independent_verdict, leave_one_out, Ledger, long_name, means_of, paper_tasks, printed_cases
+from medir_nb.papers import printed_expression, printed_speeds, published, ranking_agreement, recomputed_means
+from medir_nb.papers import save_figure, second_ranking, setting_switches, speed_caveat, Switch, SwitchKey, task_table
+from medir_nb.papers import task_tests, throughput_figure, with_independent, with_means, worth_table
 from medir_nb.papers.audits import claims_on_cells
-from medir_nb.papers.independent import independent_results, independent_verdict, ranking_agreement, second_ranking
-from medir_nb.papers.independent import with_independent
 from medir_nb.retrieval import parse, pending
 
 ROOT = Path(__file__).parents[1]

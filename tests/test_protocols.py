@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np, pandas as pd, pytest, torch
 from medir_nb import workbook
 from medir_nb.core import checkpoint_record, registry, write_json
-from medir_nb.data import Task, load_task
-from medir_nb.encoder import Encoder, contract, encode_corpus, encoder_spec, folder_spec
+from medir_nb.data import load_task, Task
+from medir_nb.encoder import contract, encode_corpus, Encoder, encoder_spec, folder_spec
 from medir_nb.evaluator import evaluate
-from medir_nb.generator import extract_answer, configure, expand, wording
+from medir_nb.generator import configure, expand, extract_answer, wording
 from medir_nb.trainer import candidates, hypothesize, info_nce, synthesize_queries, train_encoder
 from medir_nb.retrieval import parse, pending, score_pairs, search
 from conftest import chat_answer, DOCUMENTS, QUERIES, refuses, table, TINY_ROW, write_lines

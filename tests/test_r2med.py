@@ -8,12 +8,12 @@ import numpy as np, pandas as pd, pytest
 from conftest import DOCUMENTS, QRELS, QUERIES, refuses, table, write_lines
 from medir_nb import data, encoder as encoder_module
 from medir_nb.core import MedirError, registry
-from medir_nb.data import Task, load_task
-from medir_nb.encoder import Encoder, encode_corpus, encoder_spec, environment_python
+from medir_nb.data import load_task, Task
+from medir_nb.encoder import encode_corpus, Encoder, encoder_spec, environment_python
 from medir_nb.evaluator import evaluate, score_run
 from medir_nb.papers import published
 from medir_nb.retrieval import parse
-from tiny_models import BIOLOGY, LONG, SENTENCES, TEXTS, WEB, by_hand, close, frames, make_model
+from tiny_models import BIOLOGY, by_hand, close, frames, LONG, make_model, SENTENCES, TEXTS, WEB
 
 R2MED = [n for n, r in registry('tasks').items() if r['paper'] == 'r2med']
 

@@ -7,8 +7,8 @@ from test_alignment import opened
 from tiny_models import close, make_model, make_tokenizer, SENTENCES, SIZES
 from medir_nb.core import checkpoint_record, MedirError
 from medir_nb.encoder import Encoder, encoder_spec
-from medir_nb.trainer import DiskTexts, pretraining_ablation, RetroMAE, RetroMAESettings, TextBatches
-from medir_nb.trainer import train_retromae, train_tower, training_config
+from medir_nb.trainer import DiskTexts, pretraining_ablation, RetroMAE, RetroMAESettings, TextBatches, train_retromae
+from medir_nb.trainer import train_tower, training_config
 from medir_nb.trainer.losses import decoder_views
 from medir_nb.trainer.retromae import load_masked, word_numbers
 

@@ -5,35 +5,31 @@ from pathlib import Path
 from types import SimpleNamespace
 import numpy as np, pandas as pd, pytest, yaml
 from conftest import DOCUMENTS, Page, refuses as refused, write_beir, write_lines
-from medir_nb.core import checkpoint_record, nothing_leaves, to_markdown, write_json
-from medir_nb.core.files import file_fingerprint, fingerprint
-from medir_nb.core.places import at_home, checkpoint_folder
-from medir_nb.data import Document, Duplicates, PassageSplitter, load_task, part_of_task
+from medir_nb.core import at_home, checkpoint_folder, checkpoint_record, file_fingerprint, fingerprint, nothing_leaves
+from medir_nb.core import to_markdown, write_json
+from medir_nb.data import Document, Duplicates, load_task, part_of_task, PassageSplitter
 from medir_nb.data.readers import json_lines
 from medir_nb.data.passage_splitter import length_in_words
 from medir_nb.encoder import encoder_spec
-from medir_nb.evaluator import compare, evaluate, interval, mean_interval, queries_needed
-from medir_nb.evaluator.scores import per_query
+from medir_nb.evaluator import compare, evaluate, interval, mean_interval, per_query, queries_needed
 from medir_nb.evaluator.statistics import USUAL_SPREAD
-from medir_nb.generator import configure, llm
-from medir_nb.generator.cassettes import Generation
+from medir_nb.generator import configure, expansion_settings, Generation, llm
 from medir_nb.generator.expansion import requests_of
-from medir_nb.generator.methods import expansion_settings
 from medir_nb.generator.toy_llm import ToyServer
-from medir_nb.retrieval.runs import first_ranks, sort_run
+from medir_nb.retrieval.runs import first_ranks
+from medir_nb.retrieval import sort_run
 from medir_nb.trainer import train_retriever
-from medir_nb.study import adapt, add_log, choose_system, generate_queries, give_verdict, log_queries
-from medir_nb.study import measure_costs, privacy_line, profile_corpus, query_fault, rank_agreement, read_report
-from medir_nb.study import read_verdict, render_report, sample_documents, write_report
-from medir_nb.judging import candidate_systems, note_step, read_queries, recorded_writers, StudyFolder, study_corpus
+from medir_nb.study import adapt, add_log, choose_system, Costs, generate_queries, give_verdict, log_queries
+from medir_nb.study import measure_costs, privacy_line, profile_corpus, query_fault, QueryReport, rank_agreement
+from medir_nb.study import read_report, read_verdict, render_report, sample_documents, STYLES, write_report
+from medir_nb.judging import candidate_systems, note_step, read_queries, recorded_writers, study_corpus, StudyFolder
 from medir_nb.judging.available_systems import pool_systems
 from medir_nb.judging.sheets import agreeing_queries
 from medir_nb.judging.study_folder import write_judgements, write_toy_walk
 from medir_nb.study.adapting import Pace, plan_budget, query_examples
-from medir_nb.study.costs import Costs
-from medir_nb.study.profile import EncodingSpeed, TokenCoverage, advised_passages
+from medir_nb.study.profile import advised_passages, EncodingSpeed, TokenCoverage
 from medir_nb.study.quality import measure_quality, study_tasks
-from medir_nb.study.queries import QueryReport, STYLES, shares_run, writer_here
+from medir_nb.study.queries import shares_run, writer_here
 from medir_nb.study.report import report_sections
 from medir_nb.study.verdict import decide_from, recommendation_sentence, staleness_line, system_waits, verdict_table
 

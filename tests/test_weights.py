@@ -3,8 +3,8 @@
 import json, shutil, sys
 from pathlib import Path
 import pytest, torch
-from conftest import TINY_ROW, refuses, seeded, write_lines
-from tiny_models import CAUSAL, SIZES, as_sentence_transformer, make_model, make_tokenizer
+from conftest import refuses, seeded, TINY_ROW, write_lines
+from tiny_models import as_sentence_transformer, CAUSAL, make_model, make_tokenizer, SIZES
 from safetensors.torch import load_file, save_file
 from test_trainer import make_llm
 from medir_nb.encoder import Encoder, encoder_spec, save_query_side

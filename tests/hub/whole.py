@@ -4,7 +4,7 @@ import json, re
 from pathlib import Path
 import yaml
 from conftest import write_lines
-from hub.data import ENGLISH, MEDTEB, MEDTEB_QUERIES, chinese
+from hub.data import chinese, ENGLISH, MEDTEB, MEDTEB_QUERIES
 from hub.models import HIDDEN
 from medir_nb.core import registry
 
