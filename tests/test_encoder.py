@@ -1,10 +1,10 @@
 """Encoders: what rows do to texts against plain transformers, what is refused, what is stored, what services are asked, what a saved folder carries."""
 
-import importlib.resources, json, os, shutil, signal, subprocess, sys, time, zlib
+import json, os, shutil, signal, subprocess, sys, time, zlib
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-import numpy as np, pytest, torch, yaml
+import numpy as np, pytest, torch
 from conftest import refuses, seeded, table, write_beir, write_lines
 from tiny_models import as_sentence_transformer, BIOLOGY, by_hand, close, frames, Letters, LONG, make_model
 from tiny_models import make_tokenizer, SENTENCES, TEXTS, WEB
@@ -70,15 +70,10 @@ def folders(tmp_path_factory):
     return out
 
 
-def packaged_rows():
-    file = importlib.resources.files('medir_nb') / 'registry' / 'models.yaml'
-    return yaml.safe_load(file.read_text(encoding='utf-8'))
-
-
 @pytest.fixture
 def rows(folders, own_registry):
     "The packaged rows with nothing but their checkpoints replaced."
-    packaged, out = packaged_rows(), {}
+    packaged, out = registry('models'), {}
     for name, (family, *_) in ROWS.items():
         out[name] = packaged.get(name, OWN) | {'hub': folders.get(name, folders[family]), 'revision': 'tiny'}
         for part, folder in (('document', 'document'), ('adapter', 'lora')):
@@ -249,7 +244,7 @@ def test_a_wrong_row_is_refused(rows):
 
 def test_a_row_that_builds_its_own_modules_must_agree_with_the_checkpoints(folders, own_registry, tmp_path, capfd):
     folder = as_sentence_transformer(folders['bert'], str(tmp_path / 'checkpoint'), pooling='mean')  # with Normalize
-    row = packaged_rows()['e5-large-v2'] | {'hub': folder, 'revision': 'tiny'}
+    row = registry('models')['e5-large-v2'] | {'hub': folder, 'revision': 'tiny'}
     changed = {'pools': {'pooling': 'cls'}, 'other': {'architecture': 'mpnet'}, 'bare': {'normalize': False}}
     own_registry(models={'right': row, **{name: row | change for name, change in changed.items()}})
     with pytest.raises(MedirError, match='the checkpoint pools by mean, its row says cls; correct the registry row'):
@@ -509,11 +504,6 @@ def blocks(home):
     return sorted(home.rglob('block-*.safetensors'))
 
 
-@pytest.fixture(scope='module')
-def minilm():
-    return Encoder('minilm')  # the weights load once; the home folder is looked up at each call
-
-
 def test_a_query_vector_is_never_served_for_a_document(home):
     class Asymmetric(Letters):
         def encode_queries(self, texts):
@@ -600,9 +590,9 @@ def wait_for(condition, process=None, seconds=90):
 
 
 @pytest.mark.medium
-def test_kill_while_encoding(home, minilm, monkeypatch, tmp_path):
+def test_kill_while_encoding(home, monkeypatch, tmp_path):
     monkeypatch.setattr(e.store, '_BLOCK', 8)
-    task = load_task('hpo-lay', limit=200)
+    minilm, task = Encoder('minilm'), load_task('hpo-lay', limit=200)
     monkeypatch.setenv('MEDIR_HOME', str(tmp_path / 'unkilled'))
     whole = encode_corpus(minilm, task.corpus, 'document')
     monkeypatch.setenv('MEDIR_HOME', str(home))

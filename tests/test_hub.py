@@ -16,26 +16,16 @@ from hub.services import process_environment, Services, TESTS
 from medir_nb.core import at_home, registry
 from medir_nb.workbook import receipts
 
-PINNED = 'a1' * 20
+PINNED, COPY = 'a1' * 20, 'c0' * 20
+OWN_ROWS = [{'id': 'd1', 'text': 'statins'}, {'id': 'd2', 'text': '高血压'}]
 CARD = '---\nconfigs:\n- config_name: corpus\n  data_files:\n  - split: corpus\n    path: corpus/corpus.parquet\n---\nA card.\n'
 
 
 def own_files(folder):
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     (folder / 'README.md').write_text(CARD)
     (folder / 'config.json').write_text('{"model_type": "bert"}')
     (folder / 'model.safetensors').write_bytes(bytes(range(256)) * 100)
-    (folder / 'corpus').mkdir()
-    pq.write_table(pa.table({'id': ['d1', 'd2'], 'text': ['statins', '高血压']}), folder / 'corpus' / 'corpus.parquet')
-
-
-@pytest.fixture(scope='module')
-def small(tmp_path_factory):
-    repositories = [Repository(kind, 'owner/name', own_files, [PINNED]) for kind in ('models', 'datasets')]
-    with Hub(repositories, tmp_path_factory.mktemp('small')) as hub:
-        yield hub
+    write_rows(folder / 'corpus' / 'corpus.parquet', OWN_ROWS)
 
 
 def run(code, environment, timeout=300):
@@ -43,9 +33,6 @@ def run(code, environment, timeout=300):
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])
-
-
-COPY = 'c0' * 20
 
 
 def corpus_lines(row):
@@ -166,16 +153,16 @@ print(json.dumps(out))
 
 
 @pytest.mark.medium
-def test_huggingface_hub_and_datasets_take_it_for_the_hub(small, tmp_path):
+def test_huggingface_hub_and_datasets_take_it_for_the_hub(tmp_path):
     "A snapshot with a file that breaks off in the middle, a data set, and each refusal by its class."
-    small.forget()
-    with small.faulty('models', 'owner/name', cut={'model.safetensors', 'config.json'}):
-        out = run(_TAKEN, process_environment(small, tmp_path))
+    repositories = [Repository(kind, 'owner/name', own_files, [PINNED]) for kind in ('models', 'datasets')]
+    with Hub(repositories, tmp_path / 'small') as small:
+        with small.faulty('models', 'owner/name', cut={'model.safetensors', 'config.json'}):
+            out = run(_TAKEN, process_environment(small, tmp_path))
     files = ['README.md', 'config.json', 'corpus/corpus.parquet', 'model.safetensors']
-    rows = [{'id': 'd1', 'text': 'statins'}, {'id': 'd2', 'text': '高血压'}]
     refused = {'repository': 'RepositoryNotFoundError', 'revision': 'RevisionNotFoundError'}
     refused['entry'] = 'RemoteEntryNotFoundError'
-    assert out == {'files': files, 'size': 25600, 'sha': PINNED, 'rows': rows, **refused}
+    assert out == {'files': files, 'size': 25600, 'sha': PINNED, 'rows': OWN_ROWS, **refused}
     fetched = small.fetched('models', 'owner/name')
     assert len([a for a in fetched if a.method == 'GET' and a.path == 'model.safetensors']) == 2  # cut off, then whole
     assert {a.revision for a in small.fetched('datasets', 'owner/name')} == {PINNED, '(large)'}

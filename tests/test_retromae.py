@@ -13,17 +13,12 @@ from medir_nb.trainer.losses import decoder_views
 from medir_nb.trainer.retromae import load_masked, word_numbers
 
 WORDS = np.array([-1, 0, 0, 1, 2, 3, 3, 3, 4, 5, -1])
-ROW = TINY_ROW
 TEXTS = [{'title': f'On {word}', 'text': f'{SENTENCES[i % 2]} Type {i}.'} for i, word in enumerate('abcdefghijkl')]
 
 
 def with_mask(tokenizer):
     tokenizer.add_special_tokens({'mask_token': '<mask>'})
     return tokenizer
-
-
-def with_mask_of_its_own(model, tokenizer):
-    model.resize_token_embeddings(len(with_mask(tokenizer)))
 
 
 def make_masked(family, folder, kind, **more):
@@ -52,7 +47,9 @@ def folders(tmp_path_factory):
         'xlm-r': make_masked('xlm-r', base / 'xlm-r', 'XLMRoberta'),
         'modernbert': make_masked('bert', base / 'modernbert', 'ModernBert', **local),
         'nomic': make_masked('bert', base / 'nomic', 'NomicBert'),
-        'headless': make_model('bert', base / 'headless', change=with_mask_of_its_own),
+        'headless': make_model(
+            'bert', base / 'headless', change=lambda model, words: model.resize_token_embeddings(len(with_mask(words)))
+        ),
         'decoder': make_model('qwen3', base / 'qwen3'),
     }
 
@@ -63,7 +60,7 @@ KINDS = ('bert', 'xlm-r', 'modernbert', 'nomic')
 @pytest.fixture
 def rows(folders, own_registry, monkeypatch):
     monkeypatch.delenv('MEDIR_DATA', raising=False)
-    rows = {f'tiny-{name}': dict(ROW, hub=folder) for name, folder in folders.items()}
+    rows = {f'tiny-{name}': dict(TINY_ROW, hub=folder) for name, folder in folders.items()}
     rows['tiny-decoder'] |= {'pooling': 'lasttoken', 'append_eos': True}
     own_registry(models=rows)
 
