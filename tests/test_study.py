@@ -105,12 +105,10 @@ def test_everything_is_in_the_corpus_or_named(folder, tmp_path, counted):
     assert {row['_id'] for row in rows} == {f'd0{n}.txt' for n in range(1, 9)} | others
     assert [row['file'] for row in r.unreadable] == ['cases.jsonl', 'latin.txt', 'torn.txt.gz']
     assert r.unreadable[0]['documents'] == 1 and 'line 2' in r.unreadable[0]['why']
-    assert r.not_read == {'.doc': ['form.doc'], '.png': ['scan.png']}
     assert (r.empty, r.exact_duplicates, r.renamed) == (['empty.txt'], ['old/d01.txt'], 1)
     assert r.kept == len(rows) == len(r.words) == 11 and r.documents == r.kept + 2
     said = [line for line in found.lines() if 'look again' in line and 'not read' in line]
     assert len(said) == 1 and said[0].startswith('3 files are not read') and 'cases.jsonl: ' in said[0]
-    assert 'plain text' in r.unreadable[1]['fix']
     page = found._repr_markdown_()
     assert all(name in page for name in ('latin.txt', 'torn.txt.gz', '1 .png', '1 .doc', 'old/d01.txt', 'empty.txt'))
 
@@ -194,10 +192,10 @@ def notes(tmp_path):
     return walk
 
 
-NOUN = {
-    'd01': 'statins', 'd02': 'metoprolol', 'd03': 'metformin', 'd04': 'insulin', 'd05': 'salbutamol', 'd06': 'influenza',
-    'd07': 'triptans', 'd08': 'anaemia', 'd09': 'fracture', 'd10': 'appendicitis', 'd11': 'levothyroxine',
-}  # fmt: skip
+_NOUNS = (
+    'statins metoprolol metformin insulin salbutamol influenza triptans anaemia fracture appendicitis levothyroxine'
+)
+NOUN = {name: noun for (name, *_), noun in zip(DOCUMENTS, _NOUNS.split())}
 
 
 def good(messages):
@@ -295,8 +293,7 @@ def test_queries_judgements_and_report(notes, writer):
     assert dict(zip(task.qrels.query_id, task.qrels.doc_id, strict=True)) == own
     by_style = {row['style']: row for row in report.styles}
     assert by_style['keyword']['overlap'] == 0.5 and by_style['keyword']['bm25'] > 0.9
-    assert 'stand in their document' in repr(report) and 'favours BM25' in repr(report)
-    assert repr(report).startswith('44 queries written by a language model\n')
+    assert 'favours BM25' in repr(report) and repr(report).startswith('44 queries written by a language model\n')
     assert repr(QueryReport()) == 'no queries yet'
     json.loads((notes.folder / 'queries.json').read_text(), parse_constant=pytest.fail)
 
