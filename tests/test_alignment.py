@@ -2,12 +2,10 @@
 
 from pathlib import Path
 from types import SimpleNamespace
-
-import numpy as np, pandas as pd, pytest, tiny_models, yaml
-from conftest import write_lines
+import numpy as np, pandas as pd, pytest, tiny_models, torch, yaml
+from conftest import refuses, write_lines
 from hub.models import save_gte, save_tokenizer
 from tiny_models import CAUSAL, FAMILIES, make_model
-
 from medir_nb.core import checkpoint_record, MedirError
 from medir_nb.encoder import Encoder, encoder_spec, joined_towers, save_query_side
 from medir_nb.encoder.loading import modules_of_role
@@ -15,12 +13,11 @@ from medir_nb.encoder.saving import has_two_towers
 from medir_nb.encoder.towers import KEPT_LAYERS, layer_numbers, pair_similarity
 from medir_nb.evaluator import measure_throughput, throughput_table
 from medir_nb.papers import published
-from medir_nb.trainer import ABLATIONS, align_towers, Alignment, AlignmentData, APPROACHES, changed_pair
-from medir_nb.trainer import shortened_vectors, STAGE_DATA, train_encoder, train_pair
-from medir_nb.trainer import train_symmetric, train_towers
+from medir_nb.trainer import ABLATIONS, align_towers, Alignment, AlignmentData, APPROACHES, changed_pair, PRINTED
+from medir_nb.trainer import PRINTED_AS, shortened_vectors, STAGE_DATA, train_encoder, train_pair, train_symmetric
+from medir_nb.trainer import train_towers
 from medir_nb.trainer.losses import DISTANCES
-from medir_nb.trainer.pair import PRINTED_AS, write_alignment_data
-from medir_nb.trainer.pair import PRINTED, printed_settings
+from medir_nb.trainer.pair import printed_settings, write_alignment_data
 
 WORDS = 'statins metformin insulin asthma vaccine migraine anaemia fracture appendix thyroid heart liver'.split()
 TEXTS = [f'what is {word}' for word in WORDS]
@@ -30,6 +27,7 @@ SMALL |= {'document_template': '{text}'}
 LARGE = {**SMALL, 'pooling': 'lasttoken', 'append_eos': True, 'normalize': False}
 LARGE |= {'query_template': '{instruction}\nQuery: {text}', 'document_template': 'passage: {text}'}
 LARGE |= {'default_instruction': 'Find passages'}
+ROWS = ['Full Model', 'w/o query init', 'both stages, fine-tuning data']
 
 
 @pytest.fixture(scope='module')
@@ -51,7 +49,6 @@ def rows(folders, own_registry, monkeypatch):
 
 @pytest.fixture
 def same(tmp_path):
-    "An alignment set: each text is its own positive."
     return write_lines(tmp_path / 'same.jsonl', [{'query': text, 'pos': [text]} for text in TEXTS])
 
 
@@ -63,7 +60,6 @@ def labelled(tmp_path):
 
 @pytest.fixture
 def first(rows, same):
-    "Settings of a Stage I in seconds."
     steps = {'batch_size': 4, 'learning_rate': 1e-2, 'save_steps': 2, 'max_steps': 6, 'panel': {'every': 2}}
     return {'query': 'small', 'document': 'large', 'data': str(same), 'output': 'aligned', **steps}
 
@@ -81,8 +77,6 @@ def opened(folder):
 
 
 def tower_weights(model, role):
-    import torch
-
     return torch.cat([w.detach().flatten() for m in modules_of_role(model, role) for w in m.parameters()])
 
 
@@ -91,14 +85,10 @@ def row_model(query='small', document='large', **how):
 
 
 def plane(*degrees):
-    import torch
-
     return torch.stack([torch.tensor([d, 90.0 - d]).deg2rad().cos() for d in degrees])
 
 
 def test_a_duplicate_of_the_batch_is_no_negative():
-    import torch
-
     texts, labels = plane(0, 0, 50), torch.tensor([[1, 1], [1, 1], [2, 2]])
     loss = Alignment(None, distance_weight=0, temperature=0.02)
     assert loss.calculate_loss([[texts], [texts]], labels) < 1e-3 < 0.4 < loss.calculate_loss([[texts], [texts]])
@@ -107,8 +97,6 @@ def test_a_duplicate_of_the_batch_is_no_negative():
 @pytest.mark.medium
 @pytest.mark.parametrize('cut', ['truncate-normalise', 'normalise-truncate'])
 def test_towers_cut_as_the_equation_does(rows, cut):
-    import torch
-
     whole = row_model('large', 'large').encode_document(TEXTS, convert_to_tensor=True)
     vectors = row_model('large', 'large', dimensions=16, cut=cut).encode_document(TEXTS, convert_to_tensor=True)
     torch.testing.assert_close(vectors, shortened_vectors(whole, 16, cut), rtol=1e-4, atol=1e-5)
@@ -136,8 +124,6 @@ def test_every_distance_falls(rows, first, distance):
 @pytest.mark.parametrize('mirrored', [False, True])
 @pytest.mark.parametrize('mini_batch', [1, 4, 5])
 def test_parts_by_length_have_the_loss_and_the_gradients_of_the_whole(rows, mirrored, mini_batch, monkeypatch):
-    import torch
-
     pair, texts = row_model().eval(), [' '.join(TEXTS[: 1 + n % 4]) for n in range(len(TEXTS))]
     roles = ['query', 'document'] * (1 + mirrored)
     roles[2:] = roles[:1:-1]  # mirrored: by the other tower
@@ -164,25 +150,16 @@ def test_parts_by_length_have_the_loss_and_the_gradients_of_the_whole(rows, mirr
 
 
 @pytest.mark.medium
-def test_labelled_rows_are_read_by_both_towers(rows, first, labelled):
-    done = align_towers(first, data=str(labelled), negatives=1)
-    assert done.counts['texts'] == 6 * 4 * 6  # query, positive, negative, each twice
-
-
-@pytest.mark.medium
 def test_a_finished_stage_is_not_repeated_and_the_panel_decides_nothing(rows, first):
     align_towers(first)
     assert align_towers(first, panel={'every': 1, 'texts': 4}).reused
-    with pytest.raises(MedirError, match='trained otherwise .*distance_weight'):
-        align_towers(first, distance_weight=0.5)
+    refuses(lambda: align_towers(first, distance_weight=0.5), 'trained otherwise ', 'distance_weight')
 
 
 @pytest.mark.medium
 @pytest.mark.parametrize('labels', [False, True])
 @pytest.mark.parametrize('further', [{}, {'dimensions': 16, 'cut': 'normalise-truncate'}, {'gradient_cache': 3}])
 def test_kept_vectors_are_those_that_the_frozen_tower_writes(rows, first, labelled, labels, further, capsys):
-    import torch
-
     of_labels = {'data': str(labelled), 'negatives': 1} if labels else {}
     settings = {**first, 'query': 'large', 'query_layers': 2, **further, **of_labels}  # no dropout
     read = align_towers(settings, output='read')
@@ -199,8 +176,6 @@ def test_kept_vectors_are_those_that_the_frozen_tower_writes(rows, first, labell
 @pytest.mark.medium
 @pytest.mark.parametrize('lora', [None, {'r': 2}])
 def test_both_towers_are_trained_with_one_rate(rows, first, second, lora):
-    import torch
-
     align_towers(first)
     before = opened(checkpoint_record('aligned') and Encoder('aligned').spec.hub)
     done = train_towers(second, lora=lora)
@@ -250,12 +225,10 @@ def test_a_tower_with_code_of_its_own_is_trained_on_and_serves(own_code, first, 
 
 @pytest.mark.medium
 def test_code_runs_where_a_row_allows_it_and_nowhere_else(own_code, first):
-    with pytest.raises(MedirError, match='would run code that comes with the weights'):
-        align_towers(first, query='unread')
+    refuses(lambda: align_towers(first, query='unread'), 'would run code that comes with the weights')
     done = align_towers(first, query='rotary', max_steps=1)
     assert encoder_spec('aligned').remote_code and not encoder_spec(str(done.folder)).remote_code
-    with pytest.raises(MedirError, match='contains custom code which must be executed'):
-        Encoder(str(done.folder)).encode(['text'], 'query')
+    refuses(lambda: Encoder(str(done.folder)).encode(['text'], 'query'), 'contains custom code which must be executed')
 
 
 @pytest.mark.medium
@@ -292,9 +265,8 @@ def test_a_pruned_tower_is_its_first_layers(rows, first, which, folders):
     ],
 )
 def test_what_cannot_be_trained_is_refused_in_one_line(rows, first, change, message):
-    with pytest.raises(MedirError, match=message) as error:
-        align_towers({**first, **change})
-    assert '\n' not in str(error.value) and not checkpoint_record('aligned')
+    refuses(lambda: align_towers({**first, **change}), message)
+    assert not checkpoint_record('aligned')
 
 
 @pytest.mark.medium
@@ -305,7 +277,6 @@ def test_towers_of_other_lengths_meet_where_both_are_cut(rows, first):
 
 @pytest.fixture
 def whole(rows, same, tmp_path):
-    "Settings of a whole pair in seconds."
     texts = [{'id': w, 'query': f'what is {w}', 'pos': [f'{w} is a drug'], 'neg': [f'no {w} at all']} for w in WORDS]
     lines = [{**row, 'instruction': 'Find', 'source': 'own'} for row in texts]
     data = {'files': [str(write_lines(tmp_path / 'written.jsonl', lines))]}
@@ -315,12 +286,13 @@ def whole(rows, same, tmp_path):
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize('row', ['Full Model', 'w/o query init', 'both stages, fine-tuning data', 'HotelMatch'])
+@pytest.mark.parametrize('row', [*ROWS, 'HotelMatch', 'KALE', 'Wang & Lyu', 'ScalingNote', 'Distilled scores'])
 def test_a_row_is_trained_by_its_settings(whole, row):
     change = (ABLATIONS | STAGE_DATA | APPROACHES)[row]
     pair = train_pair(changed_pair(whole, change))
     assert list(pair.checkpoints) == change.get('stages', ['query-init', 'document-init', 'align', 'joint'])
-    assert opened(pair.trained['joint'].folder).encode_query(TEXTS).shape == (12, 64 if row == 'HotelMatch' else 32)
+    folder, is_wide = list(pair.trained.values())[-1].folder, row in ('HotelMatch', 'KALE', 'Wang & Lyu')
+    assert folder.name == 'pair' and opened(folder).encode_query(TEXTS).shape == (12, 64 if is_wide else 32)
     assert pair.table().steps.tolist() == [1] * len(pair.trained)
 
 
@@ -330,15 +302,6 @@ def test_towers_that_cannot_meet_are_refused_before_one_is_trained(whole, folder
     with pytest.raises(MedirError, match='queries have 64 numbers, documents 32'):
         train_pair({**whole, 'query': 'large', 'document': 'small'})
     assert not checkpoint_record('pair-query') and not checkpoint_record('pair-document')
-
-
-@pytest.mark.medium
-@pytest.mark.parametrize('row', ['KALE', 'Wang & Lyu', 'ScalingNote', 'Distilled scores'])
-def test_an_approach_is_trained_by_its_settings(whole, row):
-    pair = train_pair(changed_pair(whole, APPROACHES[row]))
-    vectors = opened(pair.trained['align'].folder).encode_query(TEXTS)
-    assert vectors.shape == (12, 64 if row in ('KALE', 'Wang & Lyu') else 32)
-    assert pair.trained['align'].folder.name == 'pair'
 
 
 def test_each_stage_has_what_tables_19_and_20_print():
@@ -357,12 +320,9 @@ def test_each_stage_has_what_tables_19_and_20_print():
 
 @pytest.mark.parametrize('document, precision', [('qwen3-4b', 'fp16'), ('qwen3-8b', 'bf16')])
 def test_each_stage_of_a_printed_pair_has_the_precision_of_its_towers(monkeypatch, tmp_path, document, precision):
-    from medir_nb.trainer import pair
-
-    asked = []
-    done = SimpleNamespace(folder=Path('x'))
+    asked, done = [], SimpleNamespace(folder=Path('x'))
     for name in ('train_encoder', 'align_towers', 'train_towers'):
-        monkeypatch.setattr(pair, name, lambda **how: asked.append(how) or done)
+        monkeypatch.setattr(f'medir_nb.trainer.pair.{name}', lambda **how: asked.append(how) or done)
     lines = {name: SimpleNamespace(path=tmp_path / f'{name}.jsonl') for name in ('tuning', 'alignment')}
     config = {'name': 'own', 'query': 'gte-multilingual-mlm-base', 'document': document, 'printed': True}
     train_pair(config, written=lines)
@@ -376,13 +336,11 @@ def test_each_stage_of_a_printed_pair_has_the_precision_of_its_towers(monkeypatc
 
 @pytest.mark.parametrize('row, begins', [('Full Model', 'prepared'), ('w/o query init', 'small'), ('KALE', 'large')])
 def test_a_query_tower_that_was_prepared_elsewhere_is_not_prepared_again(monkeypatch, tmp_path, rows, row, begins):
-    from medir_nb.trainer import pair
-
     started, done = [], SimpleNamespace(folder=Path('x'))
-    monkeypatch.setattr(pair, 'encoder_spec', lambda name: SimpleNamespace(dimensions=0, dim=0))
-    monkeypatch.setattr(pair, 'train_encoder', lambda **how: started.append(how['model']) or done)
-    monkeypatch.setattr(pair, 'align_towers', lambda **how: started.append(how['query']) or done)
-    monkeypatch.setattr(pair, 'train_towers', lambda **how: done)
+    monkeypatch.setattr('medir_nb.trainer.pair.encoder_spec', lambda name: SimpleNamespace(dimensions=0, dim=0))
+    monkeypatch.setattr('medir_nb.trainer.pair.train_encoder', lambda **how: started.append(how['model']) or done)
+    monkeypatch.setattr('medir_nb.trainer.pair.align_towers', lambda **how: started.append(how['query']) or done)
+    monkeypatch.setattr('medir_nb.trainer.pair.train_towers', lambda **how: done)
     lines = {name: SimpleNamespace(path=tmp_path / f'{name}.jsonl') for name in ('tuning', 'alignment')}
     plain = {'name': 'own', 'query': 'prepared', 'query_backbone': 'small', 'document': 'large'}
     change = (ABLATIONS | APPROACHES)[row]
@@ -395,9 +353,7 @@ def test_a_query_tower_that_was_prepared_elsewhere_is_not_prepared_again(monkeyp
 def test_the_document_tower_is_prepared_to_be_cut_as_the_pair_cuts(whole, cut, order):
     own = {'max_steps': 1, 'batch_size': 4, 'precision': 'fp32', 'gradient_checkpointing': False}
     few = {**whole, 'stages': ['document-init', 'align'], 'common': {**whole['common'], **own}, 'printed': True}
-    with pytest.raises(MedirError, match='write numbers from 1 to 64') as error:
-        train_pair(few, cut=cut)
-    assert '\n' not in str(error.value)
+    refuses(lambda: train_pair(few, cut=cut), 'write numbers from 1 to 64')
     train_pair(few, cut=cut, document_init={'matryoshka': [16, 64]})
     config = checkpoint_record('pair-document')['config']
     assert config['matryoshka'] == [16, 64] and config['normalise'] == order
@@ -437,15 +393,13 @@ def test_a_collapse_is_told_once(rows, first, capfd):
     falling = {'learning_rate': 0.5, 'contrastive_weight': 0, 'max_grad_norm': 0}
     done = align_towers(first, panel=limits, **falling)
     said = capfd.readouterr().err
-    assert said.count('the query tower has collapsed') == 1 and 'document tower' not in said
-    assert done.steps == 6
+    assert said.count('the query tower has collapsed') == 1 and 'document tower' not in said and done.steps == 6
 
 
 def test_weights_that_blow_up_are_one_line_with_the_panel_on(rows, first):
     falling = {'learning_rate': 1e30, 'contrastive_weight': 0, 'max_grad_norm': 0, 'save_steps': 0}
-    with pytest.raises(MedirError, match='no numbers|is nan') as error:
+    with pytest.raises(MedirError, match='(no numbers|is nan).*lower the learning rate'):  # no line ends in between
         align_towers(first, panel={'every': 1}, **falling)
-    assert '\n' not in str(error.value) and 'lower the learning rate' in str(error.value)
 
 
 def test_each_printed_row_of_the_ablations_is_a_row_of_the_paper_preset():

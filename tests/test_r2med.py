@@ -1,16 +1,19 @@
 """R2MED: its fifteen retrievers, checkpoints in an environment of their own, a reader's own model, the tasks' layouts, and scores on them beside printed cells."""
 
-import gc, json, shutil, stat, struct, subprocess, sys, zipfile
+import gc, json, shutil, stat, struct, subprocess, sys, zipfile, zlib
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 import numpy as np, pandas as pd, pytest
-from conftest import DOCUMENTS, QRELS, QUERIES, write_lines
+from conftest import DOCUMENTS, QRELS, QUERIES, refuses, table, write_lines
 from medir_nb import data, encoder as encoder_module
 from medir_nb.core import MedirError, registry
-from medir_nb.data import Task, load_task, task_from_frames
-from medir_nb.encoder import Encoder, encode_corpus, encoder_spec, environment_python
+from medir_nb.data import load_task, Task
+from medir_nb.encoder import encode_corpus, Encoder, encoder_spec, environment_python
 from medir_nb.evaluator import evaluate, score_run
+from medir_nb.papers import published
 from medir_nb.retrieval import parse
-from tiny_models import BIOLOGY, LONG, SENTENCES, TEXTS, WEB, by_hand, close, make_model
+from tiny_models import BIOLOGY, by_hand, close, frames, LONG, make_model, SENTENCES, TEXTS, WEB
 
 R2MED = [n for n, r in registry('tasks').items() if r['paper'] == 'r2med']
 
@@ -29,40 +32,28 @@ def packaged(name, **changes):
     return {**registry('models')[name], 'revision': 'tiny', **changes}
 
 
-# ---------------------------------------------------------------- the retrievers
-
 # what R2MED's protocol says, written down here and not read from the rows: pooling, normalised, tokens of a query and of a document, precision, how an LLM's text is encoded
 PROTOCOL = {
     'contriever': ('mean', False, 512, 512, 'float32', 'plain'),
-    'medcpt': ('cls', False, 512, 512, 'float32', 'plain'),
-    'MedCPT': ('cls', False, 512, 512, 'float32', 'plain'),
-    'inst-l': ('mean', True, 512, 512, 'float32', 'query'),
-    'inst-xl': ('mean', True, 512, 512, 'float32', 'query'),
+    **dict.fromkeys(('medcpt', 'MedCPT'), ('cls', False, 512, 512, 'float32', 'plain')),
+    **dict.fromkeys(('inst-l', 'inst-xl'), ('mean', True, 512, 512, 'float32', 'query')),
     'bmr-410m': ('lasttoken', False, 512, 512, 'float32', 'plain'),
     'bmr-2b': ('lasttoken', False, 1024, 1024, 'float32', 'plain'),
     'bmr-7b': ('lasttoken', False, 2048, 2048, 'float32', 'plain'),
     'bge': ('cls', True, 512, 512, 'float32', 'plain'),
-    'e5': ('lasttoken', True, 2048, 2048, 'float32', 'plain'),
-    'sfr': ('lasttoken', True, 2048, 2048, 'float32', 'plain'),
+    **dict.fromkeys(('e5', 'sfr'), ('lasttoken', True, 2048, 2048, 'float32', 'plain')),
     'grit': ('mean', True, 512, 2048, 'bfloat16', 'query'),
     'nv': ('its own', True, 4096, 4096, 'float16', 'query'),
 }
-INSTRUCTOR = 'Represent the Biology post for retrieving relevant paragraphs: '
-STRINGS = {
+OF_BMRETRIEVER = f'{BIOLOGY}\nQuery: X', 'Represent this passage\npassage: B'
+STRINGS = {  # those of Instructor stand in test_protocols.py
     'contriever': ('X', 'B'),
     'medcpt': ('X', '\x1fB'),
-    'inst-l': (f'{INSTRUCTOR}X', 'Represent the Biology paragraph for retrieval: B'),
-    'inst-xl': (f'{INSTRUCTOR}X', 'Represent the Biology paragraph for retrieval: B'),
-    'bmr-410m': (f'{BIOLOGY}\nQuery: X', 'Represent this passage\npassage: B'),
-    'bmr-2b': (f'{BIOLOGY}\nQuery: X', 'Represent this passage\npassage: B'),
-    'bmr-7b': (f'{BIOLOGY}\nQuery: X', 'Represent this passage\npassage: B'),
+    **dict.fromkeys(('bmr-410m', 'bmr-2b', 'bmr-7b'), OF_BMRETRIEVER),
     'bge': ('Represent this sentence for searching relevant passages: X', 'B'),
-    'e5': (f'Instruct: {BIOLOGY}\nQuery: X', 'B'),
-    'sfr': (f'Instruct: {BIOLOGY}\nQuery: X', 'B'),
-    'nv': (f'Instruct: {BIOLOGY}\nQuery: X', 'B'),
+    **dict.fromkeys(('e5', 'sfr', 'nv'), (f'Instruct: {BIOLOGY}\nQuery: X', 'B')),
     'grit': (f'<|user|>\n{BIOLOGY}\n<|embed|>\nX', '<|embed|>\nB'),
-    'openai': ('"X"', '"B"'),
-    'voyage': ('"X"', '"B"'),
+    **dict.fromkeys(('openai', 'voyage'), ('"X"', '"B"')),
 }
 
 
@@ -76,12 +67,11 @@ def spec_of(printed):
     return encoder_spec(s.name, device='cuda', **dict(s.settings))
 
 
-def test_fifteen_retrievers():
-    from medir_nb.papers import published
-
+def test_fifteen_retrievers_and_876_queries():
     base, board = set(published('r2med', 'base').system), set(published('r2med', 'leaderboard').retriever)
     assert {p for names in registry('systems')['r2med'].values() for p in names} >= base | board
     assert str(of_paper('bm25')) == 'bm25(gensim)' and len(base) == 15
+    assert len(R2MED) == 8 and sum(registry('tasks')[t]['queries'] for t in R2MED) == 876
 
 
 @pytest.mark.parametrize('printed', PROTOCOL)
@@ -104,15 +94,7 @@ def test_strings_of_the_protocol(printed):
 def test_medcpt_of_the_files_and_of_the_leaderboard():
     slip, pair = spec_of('medcpt'), spec_of('MedCPT')
     assert slip.hub == slip.document['hub'] == 'ncbi/MedCPT-Article-Encoder' == pair.document['hub']
-    assert pair.hub == 'ncbi/MedCPT-Query-Encoder'
-    assert slip.vector_key('query') != pair.vector_key('query')
-
-
-def test_the_benchmark_has_876_queries():
-    assert len(R2MED) == 8 and sum(registry('tasks')[t]['queries'] for t in R2MED) == 876
-
-
-# ---- bidirectional decoders
+    assert pair.hub == 'ncbi/MedCPT-Query-Encoder' and slip.vector_key('query') != pair.vector_key('query')
 
 
 def with_own_code(folder, out):
@@ -153,14 +135,12 @@ def test_gritlm_attends_both_ways_and_runs_no_code(mistral, own_registry, tmp_pa
     prompt = '<|user|>\nFind it\n<|embed|>\n'
     texts = encoder.render(TEXTS[:4], 'query', 'Find it')
     assert texts[0] == f'{prompt}statins'
-    # as GritLM's encode counts them
     skip = len(transformers.AutoTokenizer.from_pretrained(mistral)(prompt)['input_ids'])
     for part in (texts, texts[1:2]):  # one alone has no padding
         close(encoder.encode(part, 'query', 'Find it').vectors, both_ways(mistral, part, skip))
     how = {'hub': mistral, 'revision': 'tiny', 'dtype': 'fp32', 'pooling': 'mean', 'append_eos': False}
     causal = Encoder(encoder_spec('e5-mistral', **how)).encode(texts, 'query').vectors
-    assert not np.allclose(causal, both_ways(mistral, texts, 0), atol=1e-3)
-    assert not (tmp_path / 'ran').exists()
+    assert not np.allclose(causal, both_ways(mistral, texts, 0), atol=1e-3) and not (tmp_path / 'ran').exists()
     one_way = encoder_spec('gritlm-7b', dtype='fp32', bidirectional=False)
     assert encoder.spec.vector_key('query') != one_way.vector_key('query')
 
@@ -188,8 +168,6 @@ def test_medcpt_with_the_article_encoder_on_both_sides(bert, own_registry, tmp_p
     wanted, _ = by_hand('bert', article, ['statins'], 512, False, 'cls', False)
     close(slip.encode(['statins'], 'query').vectors, wanted)
 
-
-# ---------------------------------------------------------------- environments of their own
 
 OWN_CODE = """
 import os, signal
@@ -251,20 +229,10 @@ def tiny_row(bert, own_registry, tmp_path, monkeypatch):
     encoder_module.model._recent.clear()
 
 
-def texts_task(texts):
-    return task_from_frames(
-        pd.DataFrame({'id': [f'd{i}' for i in range(len(texts))], 'text': texts}),
-        pd.DataFrame({'id': ['q'], 'text': ['statins']}),
-        pd.DataFrame({'query_id': ['q'], 'doc_id': ['d0'], 'relevance': [1]}),
-    )
-
-
 def test_a_missing_environment_says_how_to_make_it(tiny_row, tmp_path, home):
     made = tmp_path / 'environments' / 'tiny'
-    with pytest.raises(MedirError) as e:
-        tiny_row().encode(['x'], 'document')
     install = f"python3.11 -m venv {made} && {made}/bin/pip install torch==2.13.0 'transformers<5'"
-    assert install in str(e.value) and '\n' not in str(e.value)
+    refuses(lambda: tiny_row().encode(['x'], 'document'), install)
     venv(home / 'environments' / 'tiny')
     assert environment_python('tiny') == home / 'environments' / 'tiny' / 'bin' / 'python'  # the second place
 
@@ -288,11 +256,10 @@ def test_one_worker_over_blocks_killed_and_resumed(tiny_row, tmp_path, monkeypat
     with pytest.raises(MedirError, match='ValueError: nothing$'):
         encoder.encode(['secret'], 'document')
     assert encoder.backend('document').worker.process.pid == first  # an error does not end it
-    task = texts_task(['a', 'bb', 'ccc', 'dddd', 'one may die', 'ffffff', 'g'])
-    ended = r'the worker in the environment tiny ended \(killed by SIGKILL\).*the blocks before it are kept'
+    task = frames(['a', 'bb', 'ccc', 'dddd', 'one may die', 'ffffff', 'g'])
+    ended = r'the worker in the environment tiny ended \(killed by SIGKILL\)[^\n]*the blocks before it are kept[^\n]*$'
     with pytest.raises(MedirError, match=ended) as e:
         encode_corpus(encoder, task.corpus, 'document')
-    assert '\n' not in str(e.value)
     again = encode_corpus(encoder, task.corpus, 'document')
     assert (again.stats['encoded'], again.stats['cached']) == (3, 4)
     assert encoder.backend('document').worker.process.pid != first
@@ -313,13 +280,8 @@ def test_two_environments_have_two_keys(tiny_row, own_registry):
     assert before != key()
 
 
-# ---------------------------------------------------------------- a reader's own model, both ways
-
-
 def hashed(texts):
     "Bags of hashed words: a model that needs no weights and still finds something."
-    import zlib
-
     out = np.zeros((len(texts), 128), np.float32)
     for i, t in enumerate(texts):
         for w in t.lower().replace('.', '').split():
@@ -349,22 +311,17 @@ class CustomModel:
 
 def test_an_object_with_r2meds_methods(beir):
     model = CustomModel()
-    scores = evaluate(load_task(beir), model)
-    kinds = dict(model.calls)
+    scores, kinds = evaluate(load_task(beir), model), dict(model.calls)
     assert kinds['queries'][0] == 'drugs after a heart attack'
     assert kinds['corpus'][0] == {'title': 'Statins', 'text': DOCUMENTS[0][2]}
     assert scores.stats['encoded_docs'] == 12 and scores.label == 'custom' and scores.mean('nDCG@10') > 0.2
-
-    class Plain:
-        def encode(self, texts):
-            return hashed(texts)
-
-    assert evaluate(load_task(beir), Plain()).frame.equals(scores.frame)  # the same text either way
+    assert evaluate(load_task(beir), SimpleNamespace(encode=hashed)).frame.equals(
+        scores.frame
+    )  # the same text either way
     assert evaluate(load_task(beir), CustomModel()).stats['encoded_docs'] == 0  # named and revised, so stored
 
 
 def mteb_model(seen):
-    "A model written against mteb alone."
     from mteb.models.abs_encoder import AbsEncoder
     from mteb.models.model_meta import ModelMeta
 
@@ -384,10 +341,7 @@ def mteb_model(seen):
 
 @pytest.mark.medium
 def test_an_mteb_model_plugs_in_unchanged(beir):
-    pytest.importorskip('mteb')
-    from dataclasses import replace
-
-    seen = []
+    mteb, seen = pytest.importorskip('mteb'), []
     model, task = mteb_model(seen), replace(load_task(beir), instructions={'default': 'Find the passage'})
     scores = evaluate(task, model)
     document, query = seen
@@ -398,14 +352,8 @@ def test_an_mteb_model_plugs_in_unchanged(beir):
     assert (scores.label, scores.stats['similarity'], scores.stats['encoded_docs']) == ('own/hashing', 'dot', 12)
     assert evaluate(task, mteb_model(seen)).stats['encoded_docs'] == 0
     other = evaluate(replace(task, instructions={'default': 'Something else'}), mteb_model(seen))
-    # another instruction, other query vectors
     assert (other.stats['encoded_docs'], other.stats['encoded_queries']) == (0, 4)
-    import mteb
-
     assert isinstance(model, mteb.models.EncoderProtocol)
-
-
-# ---------------------------------------------------------------- hpo-overlap
 
 
 @pytest.fixture(scope='module')
@@ -415,7 +363,6 @@ def overlap():
 
 @pytest.fixture(scope='module')
 def annotations():
-    "Rows of phenotype.hpoa, read here on their own."
     text = data.ontology.hpo_file('phenotype.hpoa').read_text(encoding='utf-8')
     first, *lines = [line.split('\t') for line in text.splitlines() if not line.startswith('#')]
     return [dict(zip(first, line)) for line in lines]
@@ -434,19 +381,19 @@ def test_findings_are_affirmed_phenotypes_and_never_shared(overlap, annotations)
         assert not set(asked[q]) & set(pool[d]), (q, d)
 
 
-@pytest.mark.parametrize(
-    'names',
-    [
-        ('Retinitis pigmentosa 19', 'Retinitis pigmentosa 23', 'Retinitis pigmentosa'),
-        ('Spastic paraplegia 88, autosomal dominant', 'Autosomal recessive spastic paraplegia type 23'),
-        ('Spinal muscular atrophy, scapuloperoneal', 'Scapuloperoneal spinal muscular atrophy'),
-        ('Charcot-Marie-Tooth disease, axonal, type 2Z', 'Charcot-Marie-Tooth disease axonal type 2CC'),
-        ('Sarcoidosis, susceptibility to, 1', 'Sarcoidosis'),
-        ('Orofaciodigital syndrome type 4', 'Orofaciodigital syndrome XIV'),
-    ],
-)
-def test_families_by_base_name(names):
-    assert len({data.disease_family(n) for n in names}) == 1
+FAMILIES = """
+Retinitis pigmentosa 19 | Retinitis pigmentosa
+Spastic paraplegia 88, autosomal dominant | Autosomal recessive spastic paraplegia type 23
+Spinal muscular atrophy, scapuloperoneal | Scapuloperoneal spinal muscular atrophy
+Charcot-Marie-Tooth disease, axonal, type 2Z | Charcot-Marie-Tooth disease axonal type 2CC
+Sarcoidosis, susceptibility to, 1 | Sarcoidosis
+Orofaciodigital syndrome type 4 | Orofaciodigital syndrome XIV
+"""
+
+
+@pytest.mark.parametrize('one, other', table(FAMILIES))
+def test_families_by_base_name(one, other):
+    assert data.disease_family(one) == data.disease_family(other)
 
 
 def test_the_task_is_the_registrys_and_the_same_every_time(overlap):
@@ -457,8 +404,7 @@ def test_the_task_is_the_registrys_and_the_same_every_time(overlap):
     assert data.hpo_overlap().fingerprint == overlap.fingerprint != data.hpo_overlap(seed=1).fingerprint
     small = load_task('hpo-overlap', limit=120)
     assert len(small.corpus) == 120 and small.labels and not small.registered
-    with pytest.raises(MedirError, match="did you mean 'train'"):
-        load_task('hpo-overlap', split='trein')
+    refuses(lambda: load_task('hpo-overlap', split='trein'), "did you mean 'train'")
 
 
 def test_the_oracle(overlap):
@@ -466,7 +412,6 @@ def test_the_oracle(overlap):
     assert run.groupby('query_id').size().eq(100).all() and run.score.between(0, 1).all()
     oracle, bm25, chance = score_run(overlap, run), evaluate(overlap, 'bm25'), 10 / 1000
     assert oracle.mean('nDCG@10') > bm25.mean('nDCG@10') > 3 * chance and oracle.mean('R@100') > bm25.mean('R@100')
-    # by hand, for one pair: shared information content over all
     terms, (asked, pool) = data.ontology._annotated()[0], data.ontology._split_findings(0, 1000, 200)
 
     def up(found):
@@ -482,11 +427,6 @@ def test_the_oracle(overlap):
     assert s == pytest.approx(sum(map(ic, mine & above[d])) / sum(map(ic, mine | above[d])), rel=1e-9)
     small = load_task('hpo-overlap', limit=60)
     assert set(data.overlap_oracle(small).doc_id) == set(small.corpus.ids)
-    with pytest.raises(MedirError, match='is not of hpo-overlap'):
-        data.overlap_oracle(load_task('hpo-lay', limit=20))
-
-
-# ---------------------------------------------------------------- R2MED's layout, zipped
 
 
 def r2med_folder(folder, repeats=145):
@@ -516,7 +456,6 @@ def test_repeated_ids_with_one_text_are_counted_once(tmp_path, own_registry, mon
     own_registry(tasks={'r2med-pmc-treatment': {**registry('tasks')['r2med-pmc-treatment'], **OF_FOLDER}})
     task = load_task('r2med-pmc-treatment')
     assert (len(task.corpus), task.report['repeated_document_ids'], task.registered) == (112, 145, True)
-    # a list is joined, an empty one left out
     assert task.labels == {'q1': 'Cardiovascular', 'q2': 'Endocrine, Digestive'}
     table = data.statistics_table(['r2med-pmc-treatment'])
     assert table['from'].tolist() == ['registry', 'data'] and table.documents.tolist() == [257, 257]
@@ -524,9 +463,8 @@ def test_repeated_ids_with_one_text_are_counted_once(tmp_path, own_registry, mon
     assert '145 repeated document ids' in medir('evaluate', 'r2med-pmc-treatment', '--system', 'bm25(gensim)').err
     with open(folder / 'corpus.jsonl', 'a') as f:
         f.write(json.dumps({'id': 'x1', 'text': 'another text'}) + '\n')
-    again = r"corpus\.jsonl:258: id 'x1' stands again with another text \(first at .*:14\)"
-    with pytest.raises(MedirError, match=again):
-        load_task('r2med-pmc-treatment')
+    again = "corpus.jsonl:258: id 'x1' stands again with another text (first at "
+    refuses(lambda: load_task('r2med-pmc-treatment'), again, ':14)')
 
 
 def test_the_official_zip(tmp_path, own_registry, monkeypatch, home, medir):
@@ -576,10 +514,7 @@ def test_an_entry_that_leads_elsewhere_refuses_the_file(tmp_path, home, name, mo
     path = hostile(tmp_path / 'evil.zip', (name, '/etc/passwd', mode))
     outside = lambda: {p for p in tmp_path.rglob('*') if home not in (p, *p.parents)}
     before = outside()
-    with pytest.raises(MedirError, match=said) as e:
-        load_task(path)
-    assert str(path) in str(e.value) and '\n' not in str(e.value)
-    # nothing was written anywhere
+    refuses(lambda: load_task(path), said, str(path))
     assert outside() == before and not list(home.rglob('*.jsonl')) and not Path('/tmp/evil.jsonl').exists()
 
 
@@ -588,12 +523,10 @@ def test_bombs(tmp_path, monkeypatch):
     with pytest.raises(MedirError, match=r"'Biology/big\.jsonl' swells to 41,943,040 bytes from 40,\d{3}"):
         load_task(path)
     monkeypatch.setattr(data.task_folders, '_ZIP_BYTES', 10_000)
-    with pytest.raises(MedirError, match='swells to'):
-        load_task(packed(tmp_path / 'large.zip', tmp_path / 'made'))
+    refuses(lambda: load_task(packed(tmp_path / 'large.zip', tmp_path / 'made')), 'swells to')
     monkeypatch.setattr(data.task_folders, '_ZIP_FILES', 2)
     monkeypatch.setattr(data.task_folders, '_ZIP_BYTES', 1 << 30)
-    with pytest.raises(MedirError, match='one of more than 2 files'):
-        load_task(packed(tmp_path / 'many.zip', tmp_path / 'made'))
+    refuses(lambda: load_task(packed(tmp_path / 'many.zip', tmp_path / 'made')), 'one of more than 2 files')
 
 
 def test_a_size_that_lies(tmp_path, home):
@@ -602,6 +535,5 @@ def test_a_size_that_lies(tmp_path, home):
     raw = path.read_bytes()
     true = (tmp_path / 'made' / 'corpus.jsonl').stat().st_size
     path.write_bytes(raw.replace(struct.pack('<L', true), struct.pack('<L', 100)))
-    with pytest.raises(MedirError, match='broken zip file'):
-        load_task(path)
+    refuses(lambda: load_task(path), 'broken zip file')
     assert not list(home.rglob('*.jsonl'))

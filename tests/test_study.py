@@ -5,35 +5,31 @@ from pathlib import Path
 from types import SimpleNamespace
 import numpy as np, pandas as pd, pytest, yaml
 from conftest import DOCUMENTS, Page, refuses as refused, write_beir, write_lines
-from medir_nb.core import MedirError, checkpoint_record, nothing_leaves, to_markdown, write_json
-from medir_nb.core.files import file_fingerprint, fingerprint
-from medir_nb.core.places import at_home, checkpoint_folder
-from medir_nb.data import Document, Duplicates, PassageSplitter, load_task, parse_windows, part_of_task
+from medir_nb.core import at_home, checkpoint_folder, checkpoint_record, file_fingerprint, fingerprint, nothing_leaves
+from medir_nb.core import to_markdown, write_json
+from medir_nb.data import Document, Duplicates, load_task, part_of_task, PassageSplitter
 from medir_nb.data.readers import json_lines
 from medir_nb.data.passage_splitter import length_in_words
 from medir_nb.encoder import encoder_spec
-from medir_nb.evaluator import compare, evaluate, interval, mean_interval, queries_needed
-from medir_nb.evaluator.scores import per_query
+from medir_nb.evaluator import compare, evaluate, interval, mean_interval, per_query, queries_needed
 from medir_nb.evaluator.statistics import USUAL_SPREAD
-from medir_nb.generator import configure, llm
-from medir_nb.generator.cassettes import Generation
+from medir_nb.generator import configure, expansion_settings, Generation, llm
 from medir_nb.generator.expansion import requests_of
-from medir_nb.generator.methods import expansion_settings
 from medir_nb.generator.toy_llm import ToyServer
-from medir_nb.retrieval.runs import first_ranks, sort_run
+from medir_nb.retrieval.runs import first_ranks
+from medir_nb.retrieval import sort_run
 from medir_nb.trainer import train_retriever
-from medir_nb.study import adapt, add_log, choose_system, generate_queries, give_verdict, log_queries
-from medir_nb.study import measure_costs, privacy_line, profile_corpus, query_fault, rank_agreement, read_report
-from medir_nb.study import read_verdict, render_report, sample_documents, write_report
-from medir_nb.judging import candidate_systems, note_step, read_queries, recorded_writers, StudyFolder, study_corpus
+from medir_nb.study import adapt, add_log, choose_system, Costs, generate_queries, give_verdict, log_queries
+from medir_nb.study import measure_costs, privacy_line, profile_corpus, query_fault, QueryReport, rank_agreement
+from medir_nb.study import read_report, read_verdict, render_report, sample_documents, STYLES, write_report
+from medir_nb.judging import candidate_systems, note_step, read_queries, recorded_writers, study_corpus, StudyFolder
 from medir_nb.judging.available_systems import pool_systems
 from medir_nb.judging.sheets import agreeing_queries
 from medir_nb.judging.study_folder import write_judgements, write_toy_walk
 from medir_nb.study.adapting import Pace, plan_budget, query_examples
-from medir_nb.study.costs import Costs
-from medir_nb.study.profile import EncodingSpeed, TokenCoverage, advised_passages
+from medir_nb.study.profile import advised_passages, EncodingSpeed, TokenCoverage
 from medir_nb.study.quality import measure_quality, study_tasks
-from medir_nb.study.queries import QueryReport, STYLES, shares_run, writer_here
+from medir_nb.study.queries import shares_run, writer_here
 from medir_nb.study.report import report_sections
 from medir_nb.study.verdict import decide_from, recommendation_sentence, staleness_line, system_waits, verdict_table
 
@@ -58,19 +54,12 @@ def killed_when(seen, *arguments, **environment):
     process.wait()
 
 
-# ---------------------------------------------------------------- a look
-
-
 SECRETS = ['jane.doe@clinic.example.org', '00451278', '(202) 555-0143', 'Jonathan', '4111 1111 1111 1111', '1970-01-01']
-LETTER = (
-    'Patient name: Jonathan Doe, MRN: 00451278, DOB: 1970-01-01. Mail jane.doe@clinic.example.org or call '
-    '(202) 555-0143. Card 4111 1111 1111 1111.'
-)
+LETTER = 'Patient name: {3} Doe, MRN: {1}, DOB: {5}. Mail {0} or call {2}. Card {4}.'.format(*SECRETS)
 
 
 @pytest.fixture
 def folder(tmp_path):
-    "Documents as they lie in real folders."
     root = tmp_path / 'our notes'
     (root / 'old').mkdir(parents=True)
     for name, title, text in DOCUMENTS[:8]:
@@ -116,12 +105,10 @@ def test_everything_is_in_the_corpus_or_named(folder, tmp_path, counted):
     assert {row['_id'] for row in rows} == {f'd0{n}.txt' for n in range(1, 9)} | others
     assert [row['file'] for row in r.unreadable] == ['cases.jsonl', 'latin.txt', 'torn.txt.gz']
     assert r.unreadable[0]['documents'] == 1 and 'line 2' in r.unreadable[0]['why']
-    assert r.not_read == {'.doc': ['form.doc'], '.png': ['scan.png']}
     assert (r.empty, r.exact_duplicates, r.renamed) == (['empty.txt'], ['old/d01.txt'], 1)
     assert r.kept == len(rows) == len(r.words) == 11 and r.documents == r.kept + 2
     said = [line for line in found.lines() if 'look again' in line and 'not read' in line]
     assert len(said) == 1 and said[0].startswith('3 files are not read') and 'cases.jsonl: ' in said[0]
-    assert 'plain text' in r.unreadable[1]['fix']
     page = found._repr_markdown_()
     assert all(name in page for name in ('latin.txt', 'torn.txt.gz', '1 .png', '1 .doc', 'old/d01.txt', 'empty.txt'))
 
@@ -182,7 +169,7 @@ def test_a_task_of_the_registry_and_a_file(tmp_path, counted):
     assert ids == ['notes.jsonl:1', 'notes.jsonl:2']
 
 
-def test_passages_are_proposed_and_taken(tmp_path, counted):
+def test_passages_are_proposed_and_chosen(tmp_path, counted):
     root = tmp_path / 'long'
     root.mkdir()
     for n in range(5):
@@ -190,18 +177,11 @@ def test_passages_are_proposed_and_taken(tmp_path, counted):
     found = profile_corpus(root, tmp_path / 'walk')
     assert str(found.advised) == 'tokens=130,overlap=16' and found.windows is None
     assert 'look again with --passages tokens=130,overlap=16' in '\n'.join(found.lines())
-    taken = profile_corpus(root, tmp_path / 'walk', passages='auto')
-    assert taken.windows == found.advised
-    assert parse_windows(StudyFolder.open(tmp_path / 'walk').settings.passages) == found.advised
     own = profile_corpus(root, tmp_path / 'walk', passages='sentences=4,overlap=1')
     assert own.windows == PassageSplitter('sentences', 4, 1)
-    assert 'searched in passages: sentences=4' in '\n'.join(own.lines())
-    assert advised_passages([]) is None
+    assert 'searched in passages: sentences=4' in '\n'.join(own.lines()) and advised_passages([]) is None
     saved = own.figure()
     assert saved.png.read_bytes()[:4] == b'\x89PNG' and 'minilm: 256 tokens' in saved.csv.read_text()
-
-
-# ---------------------------------------------------------------- queries
 
 
 @pytest.fixture
@@ -212,14 +192,13 @@ def notes(tmp_path):
     return walk
 
 
-NOUN = {
-    'd01': 'statins', 'd02': 'metoprolol', 'd03': 'metformin', 'd04': 'insulin', 'd05': 'salbutamol', 'd06': 'influenza',
-    'd07': 'triptans', 'd08': 'anaemia', 'd09': 'fracture', 'd10': 'appendicitis', 'd11': 'levothyroxine',
-}  # fmt: skip
+_NOUNS = (
+    'statins metoprolol metformin insulin salbutamol influenza triptans anaemia fracture appendicitis levothyroxine'
+)
+NOUN = {name: noun for (name, *_), noun in zip(DOCUMENTS, _NOUNS.split())}
 
 
 def good(messages):
-    "A usable answer in every style."
     prompt = messages[-1]['content']
     noun = next(noun for noun in NOUN.values() if noun in prompt.split('Text: ')[1].lower())
     if 'search box' in prompt:
@@ -256,7 +235,6 @@ def test_the_recipes_writer_is_installed():
 
 
 def files(walk):
-    "What a walk holds, but for the record of when each step began."
     paths = [path for path in walk.folder.rglob('*') if path.suffix in ('.jsonl', '.json', '.tsv')]
     return {path.name: path.read_bytes() for path in paths if path.name != 'steps.jsonl'}
 
@@ -268,8 +246,7 @@ def make_walk(tmp_path, texts):
 
 
 def test_samples_are_seeded_nested_and_from_all_lengths(tmp_path):
-    rng = random.Random(3)
-    words = [f'w{i:03}' for i in range(500)]
+    rng, words = random.Random(3), [f'w{i:03}' for i in range(500)]
     texts = [' '.join(rng.choices(words, k=5 + i)) for i in range(80)]
     corpus = study_corpus(make_walk(tmp_path, texts))
     taken = sample_documents(corpus, 20, 1)
@@ -304,8 +281,7 @@ def test_faults_by_hand(text, style, faults, reason):
 
 
 def test_queries_judgements_and_report(notes, writer):
-    server = writer()
-    report = generate_queries(notes, retriever='bm25')
+    server, report = writer(), generate_queries(notes, retriever='bm25')
     assert llm('smollm2')._backend is None  # what comes next has its memory
     rows = read_queries(notes)
     assert report.written == len(rows) == 44 == server.asked and {row['style'] for row in rows} == set(STYLES)
@@ -317,8 +293,7 @@ def test_queries_judgements_and_report(notes, writer):
     assert dict(zip(task.qrels.query_id, task.qrels.doc_id, strict=True)) == own
     by_style = {row['style']: row for row in report.styles}
     assert by_style['keyword']['overlap'] == 0.5 and by_style['keyword']['bm25'] > 0.9
-    assert 'stand in their document' in repr(report) and 'favours BM25' in repr(report)
-    assert repr(report).startswith('44 queries written by a language model\n')
+    assert 'favours BM25' in repr(report) and repr(report).startswith('44 queries written by a language model\n')
     assert repr(QueryReport()) == 'no queries yet'
     json.loads((notes.folder / 'queries.json').read_text(), parse_constant=pytest.fail)
 
@@ -331,7 +306,6 @@ def test_what_does_not_fit_into_the_minutes_is_written_by_the_next_call(notes, w
     assert '2 asked for' in repr(part) and '7 documents were left when the minutes were used' in repr(part)
     first = read_queries(notes)
     whole = generate_queries(notes, minutes=60, **settings)
-    # one call in two sittings: its line counts both, and asks for nothing more
     [line] = [line for line in repr(whole).splitlines() if line.startswith('smollm2: ')]
     assert server.asked == 16 and '16 asked for' in line and '16 added' in line and 'were left' not in line
     assert read_queries(notes)[: len(first)] == first and len({row['_id'] for row in read_queries(notes)}) == 16
@@ -348,8 +322,7 @@ def test_another_style_a_larger_sample_and_a_log_add(notes, writer, tmp_path):
     assert read_queries(notes)[:4] == first and len(read_queries(notes)) == 8 and server.asked == 8
     generate_queries(notes, retriever='bm25', styles=['keyword'], sample=4)
     write_lines(tmp_path / 'log.txt', ['is metformin dangerous'])
-    report = add_log(notes, tmp_path / 'log.txt')
-    rows = read_queries(notes)
+    report, rows = add_log(notes, tmp_path / 'log.txt'), read_queries(notes)
     assert len(rows) == 13 and rows[:4] == first and report.logged == 1 and len(report.calls) == 4
     assert len(notes.task('synthetic').queries) == 12  # a log has no judgements of a model
 
@@ -435,33 +408,23 @@ def test_a_kill_keeps_answers_and_the_same_line_goes_on(notes, medir_process):
     assert len(read_queries(notes)) == 44 and server.asked < before + 44  # what was answered is not asked again
 
 
-# ---------------------------------------------------------------- a verdict
-
-
 def cost(system, ms, **more):
     values = {'documents_per_second': 10.0, 'query_p95_ms': 2 * ms, 'memory_mb': 100.0, 'disk_mb': 1.0}
     fields = {'price': float('nan'), 'documents': 36, 'queries': 20, 'threads': 1, 'conditions': ''}
     return Costs(system, query_ms=ms, **{**values, **fields, **more})
 
 
-def matrices(seed, n_people=15, n_machine=300, bias=0.0, means=(0.5, 0.55, 0.6)):
+def drawn_scores(seed, n):
     draw = np.random.default_rng(seed)
-
-    def drawn(n, shift):
-        hard, chance = draw.normal(0, 0.2, (n, 1)), draw.normal(0, 0.15, (n, len(means)))
-        return pd.DataFrame(np.array(means) + shift + hard + chance, columns=['a', 'b', 'c'])
-
-    return drawn(n_people, 0), drawn(n_machine, np.array([bias, 0, -bias]))
+    hard, chance = draw.normal(0, 0.2, (n, 1)), draw.normal(0, 0.15, (n, 3))
+    return pd.DataFrame(np.array([0.5, 0.55, 0.6]) + hard + chance, columns=['a', 'b', 'c'])
 
 
 def test_an_interval_of_few_differences_covers_as_often_as_it_says():
     "The bootstrap of a dozen queries covers 91 % here."
-    covered = []
-    for seed in range(400):
-        people, _ = matrices(seed, n_people=12)
-        low, high = mean_interval(people.c - people.a)
-        covered.append(low <= 0.1 <= high)
-    assert 0.93 <= np.mean(covered) <= 0.97
+    drawn = [drawn_scores(seed, 12) for seed in range(400)]
+    intervals = [mean_interval(people.c - people.a) for people in drawn]
+    assert 0.93 <= np.mean([low <= 0.1 <= high for low, high in intervals]) <= 0.97
 
 
 def test_the_cheapest_within_the_margin_is_chosen_and_unknown_times_never_are():
@@ -473,9 +436,8 @@ def test_the_cheapest_within_the_margin_is_chosen_and_unknown_times_never_are():
 
 
 def test_agreement_is_one_of_a_ranking_with_itself_and_needs_three_systems():
-    people, machine = matrices(0, n_people=400)
-    assert rank_agreement(people, machine).tau.iloc[-1] == 1
-    assert rank_agreement(people[['a', 'b']], machine).empty
+    people, machine = drawn_scores(0, 400), drawn_scores(1, 300)
+    assert rank_agreement(people, machine).tau.iloc[-1] == 1 and rank_agreement(people[['a', 'b']], machine).empty
     assert (rank_agreement(people, machine, judged=2).labels.diff().dropna() > 0).all()
 
 
@@ -488,7 +450,6 @@ def test_what_nobody_named_is_chosen_by_the_minutes_of_the_walk(walk, monkeypatc
     assert found.systems == ['bm25', 'minilm', 'rrf(bm25,minilm)'] == pool_systems(walk)
     assert found.left_out['mpnet'].startswith('some 29 min for these documents here, beyond the 15 minutes')
     assert found.left_out['mpnet'].endswith(f'--to {walk.folder} --minutes 31')
-    assert '--system' in found.left_out['mpnet']
     assert candidate_systems(walk, 'en', ['bm25', 'mpnet']).systems == ['bm25', 'mpnet']
     settings = walk.settings.model_dump() | {'minutes': 31, 'passages': {'sentences': 2}}
     longer = StudyFolder.begin(walk.folder, **settings)
@@ -496,7 +457,6 @@ def test_what_nobody_named_is_chosen_by_the_minutes_of_the_walk(walk, monkeypatc
 
 
 def record_hyde(task, writer):
-    "Put a text for each query of a task on the cassette of a language model."
     model = llm(writer)
     asked = requests_of(task, 'hyde', model, expansion_settings('hyde', (), 'sparse'))
     texts = {request.key(model.spec): Generation('A disease.', 'stop', 9, 3, 0) for of in asked for request in of}
@@ -569,8 +529,7 @@ def test_labels_without_a_single_no_and_without_synthetic_queries_are_enough(wal
     write_judgements(walk.path('qrels/test.tsv'), [(row.query_id, row.doc_id, 2) for row in three.itertuples()])
     content = give_verdict(walk, PAIR, clock=False).content
     assert content['judged'] == {'people': 3} and content['condensed'] == ''
-    # what three queries say of the spread of differences is no reason to promise that a few more would do
-    assert content['more'] > 400
+    assert content['more'] > 400  # three queries say little of the spread of differences
 
 
 def test_a_shown_difference_is_said(walk):
@@ -594,7 +553,6 @@ def test_one_labelled_query_is_no_fault(tmp_path):
 def test_a_system_that_cannot_run_leaves_the_others(walk, capfd):
     verdict = give_verdict(walk, [*PAIR, 'bge-m3'], clock=False)
     assert len(verdict.content['systems']) == 2 and 'bge-m3' in verdict.content['not_run']
-    # not tried again on the other judgements
     assert {'people', 'synthetic'} == set(verdict.content['judged']) and capfd.readouterr().err.count('cannot run') == 1
     assert 'bge-m3' in walk.path('verdict.md').read_text()
 
@@ -609,9 +567,7 @@ def test_queries_that_a_candidate_was_trained_on_are_left_out_for_all(walk):
 
 def test_judged_at_10_and_condensed_lists_tell_a_choice_that_holes_decide(walk):
     content = give_verdict(walk, PAIR, clock=False).content
-    assert content['systems'][0]['quality']['people']['judged_at_10'] < 1
-    assert content['condensed'] in PAIR
-    # positives alone: no condensed list
+    assert content['systems'][0]['quality']['people']['judged_at_10'] < 1 and content['condensed'] in PAIR
     write_judgements(walk.path('qrels/test.tsv'), [('p-gout', 'gout', 1), ('p-asthma', 'asthma', 1)])
     content = give_verdict(walk, PAIR, clock=False).content
     assert content['condensed'] == '' and content['systems'][0]['quality']['people']['judged_at_10'] is None
@@ -632,16 +588,13 @@ def test_a_verdict_of_earlier_documents_or_labels_is_said(walk, medir):
     assert 'of earlier documents and labels: run' in medir('search', walk.folder, 'painful toe').err
     give_verdict(walk, PAIR, clock=False)
     assert 'of earlier ' not in medir('search', walk.folder, 'painful toe').err
-    # with passages it is another search
     cut = StudyFolder.begin(walk.folder, **walk.settings.model_dump() | {'passages': {'sentences': 2}})
     assert 'of earlier passages' in staleness_line(cut, read_verdict(cut).content['stands_on'])
 
 
 def test_systems_that_tell_nothing_apart_promise_nothing(walk):
     verdict = give_verdict(walk, ['bm25', 'bm25(b=0.7501)'], clock=False)
-    tests = verdict.tests()
-    assert tests.difference.abs().max() == 0
-    # the usual spread, for theirs is 0; two digits count
+    assert verdict.tests().difference.abs().max() == 0
     assert 'about 520 more labelled queries would show' in verdict.sentence
     assert verdict.content['more'] == queries_needed(0.03, USUAL_SPREAD) - 36
 
@@ -657,7 +610,6 @@ def test_costs_are_measured_in_a_process_of_their_own_and_kept(walk, tmp_path):
     content['costs']['query_ms'] = 1234.5
     kept.write_text(json.dumps(content))
     assert measure_costs('bm25', walk.folder, options, **how).query_ms == 1234.5
-    # other documents: measured again
     walk.path('corpus.jsonl').write_text(walk.path('corpus.jsonl').read_text().replace('Migraine', 'Hemicrania'))
     assert measure_costs('bm25', walk.folder, options, **how).query_ms != 1234.5
 
@@ -672,7 +624,6 @@ def test_times_of_a_busy_machine_are_said_and_measured_again(walk, monkeypatch):
 
     monkeypatch.setattr(module, '_run_child', run)
     monkeypatch.setattr(sys.modules['medir_nb.study.verdict'], 'waiting_processes', lambda: wanting[0])
-
     busy_reasons = lambda: [reason for reason in give_verdict(walk, PAIR).content['reasons'] if 'busy' in reason]
     assert '99.0 processes wanted a core' in busy_reasons()[0] and len(asked) == 2
     assert busy_reasons() and len(asked) == 2  # still busy: what there is stays
@@ -707,16 +658,12 @@ def test_a_killed_verdict_goes_on_behind_the_last_system(walk):
     assert all((folder / name).read_text() == text for name, text in before.items())
 
 
-# ---------------------------------------------------------------- a training
-
-
 def test_queries_that_people_judged_are_no_training_data_and_all_of_them_are_named(tmp_path):
     walk = write_toy_walk(tmp_path / 'w', labelled=0)
     rows = [json.loads(line) for line in walk.path('queries.jsonl').read_text().splitlines()]
     judged = [f'{row["_id"]}\t{row["document"]}\t1\n' for row in rows]
     walk.path('qrels/test.tsv').write_text('query-id\tcorpus-id\tscore\n' + ''.join(judged))
-    with pytest.raises(MedirError, match=f'people judged all {len(rows)} synthetic queries.*--sample'):
-        query_examples(walk)
+    refused(lambda: query_examples(walk), f'people judged all {len(rows)} synthetic queries', '--sample')
 
 
 def test_minutes_become_steps_and_never_more():
@@ -731,7 +678,6 @@ def test_minutes_become_steps_and_never_more():
 
 @pytest.mark.medium
 def test_a_training_end_to_end(walk, medir):
-    # the training on ten queries takes seconds
     lines = walk.path('qrels/synthetic.tsv').read_text().splitlines()[1:11]
     write_judgements(walk.path('qrels/synthetic.tsv'), [tuple(line.split('\t')) for line in lines])
     ran = medir('adapt', walk.folder, '--minutes', '0.8', '--forget-limit', '30')
@@ -748,7 +694,6 @@ def test_a_training_end_to_end(walk, medir):
         assert all(checkpoint_record(name)['steps'] == entry['steps'] for name in names)
     assert entry['sentence'] in ' '.join(ran.out.split()) or entry['sentence'][:60] in ran.out
     assert ('is better on' in entry['sentence']) == entry['better']
-    # again: nothing is trained, and the outcome is the same
     before = {p.name: p.stat().st_mtime for p in checkpoint_folder('x').parent.glob('[!.]*/medir.json')}
     again = medir('adapt', walk.folder, '--minutes', '0.8', '--forget-limit', '30')
     assert again.code == 0 and 'the plan of before' in again.err
@@ -773,9 +718,6 @@ def test_the_loop_of_slhyde_end_to_end(walk):
     assert '+hyde(' in adapted.entry['system'] and 'untuned, with HyDE' in list(adapted.table.model)
 
 
-# ---------------------------------------------------------------- the report
-
-
 @pytest.fixture
 def judged(walk):
     give_verdict(walk, [*PAIR, 'bm25(lucene)'], clock=False)
@@ -783,7 +725,6 @@ def judged(walk):
 
 
 def harmless(page: Page):
-    "Nothing that runs, and nothing outside."
     names = {name for name, _ in page.elements}
     assert not names & {'script', 'iframe', 'object', 'embed', 'link', 'a', 'form', 'svg', 'base'}
     for _, attrs in page.elements:
@@ -926,9 +867,6 @@ def test_a_page_names_no_folder_of_this_machine(tmp_path, counted):
     assert 'From notes.' in page and str(tmp_path) not in page
 
 
-# ---------------------------------------------------------------- stage II on real questions: MedQuAD by source document, and what is forgotten; about an hour
-
-
 @pytest.fixture(scope='module')
 def once(tmp_path_factory):
     "What the tests of stage II share: a folder, the split, the names of the trained checkpoints."
@@ -974,20 +912,13 @@ def tuned(medquad, once):
     tuning = {'batch_size': 32, 'max_steps': 60, 'learning_rate': 1e-4, 'warmup_ratio': 0.1, 'temperature': 0.05}
     tuning |= {'max_query_tokens': 32, 'max_document_tokens': 128, 'save_steps': 0, 'logging_steps': 10}
     data = {'sets': ['medquad'], 'paths': {'medquad': str(folder)}, 'limit': 32 * 60, 'miner': 'minilm', 'top': 30}
+    how = {'backbone': 'minilm', 'stages': ['tuning'], 'tuning_data': data, 'lora': None, 'tuning': tuning}
+    how['reading'] = {'similarity': 'cos', 'query_template': '', 'document_template': ''}  # as MiniLM was trained
     once['names'], once['cpu'] = [], []
     for seed in range(3):
         start = time.process_time()
-        retriever = train_retriever(
-            backbone='minilm',
-            name=f'minilm-medquad-{seed}',
-            stages=['tuning'],
-            tuning_data=data,
-            reading={'similarity': 'cos', 'query_template': '', 'document_template': ''},  # as MiniLM was trained
-            lora=None,
-            tuning=tuning,
-            data_folder=str(once['folder'] / f'data-{seed}'),
-            seed=seed,
-        )
+        of_seed = {'name': f'minilm-medquad-{seed}', 'data_folder': str(once['folder'] / f'data-{seed}'), 'seed': seed}
+        retriever = train_retriever(how, **of_seed)
         once['names'].append(retriever.checkpoints['tuning'])
         once['cpu'].append(time.process_time() - start)
     return once['names']
@@ -1011,8 +942,7 @@ def test_stage_two_lifts_held_out_questions(medquad, tuned, once, capsys):
     frame = gains(held_out, tuned)
     with capsys.disabled():
         print('\n' + to_markdown(frame.assign(cpu_minutes=[seconds / 60 for seconds in once['cpu']]), 4))
-    assert max(once['cpu']) <= 15 * 60
-    assert (frame.difference >= 0.02).all() and (frame.p < 0.05).all()
+    assert max(once['cpu']) <= 15 * 60 and (frame.difference >= 0.02).all() and (frame.p < 0.05).all()
 
 
 @pytest.mark.slow
@@ -1026,9 +956,6 @@ def test_stage_two_forgets_little(name, medir_data, tuned, capsys):
         print('\n' + to_markdown(frame, 4))
     # above the spread of seeds, far below what a ruined encoder loses (0.3)
     assert frame.before.iloc[0] > 0.3 and frame.difference.mean() >= -0.04 and frame.difference.min() >= -0.06
-
-
-# ---------------------------------------------------------------- what the intervals of a verdict promise
 
 
 def labelled_pool(task, scores):
@@ -1076,17 +1003,10 @@ def test_intervals_hold_the_difference_to_the_best_as_often_as_they_say(name, me
     assert 0.93 <= shares["Student's t"] <= 0.97
 
 
-@pytest.mark.parametrize(
-    ('text', 'document', 'is_copy'),
-    [
-        ('Why does Lack of Iron, the commonest cause, matter?', 'Lack of iron: the commonest cause.', True),
-        ('lack of iron the commonest', 'Lack of iron: the commonest cause.', False),  # five words
-        ('胸痛患者应在十分钟内完成心电图检查吗', '指南：胸痛患者应在十分钟内完成心电图。', True),
-        ('十分钟内完成心电图吗', '指南：胸痛患者应在十分钟内完成心电图。', False),  # nine characters
-    ],
-)
-def test_a_run_of_words_is_a_copy(text, document, is_copy):
-    assert shares_run(text, document) == is_copy
+def test_a_run_of_words_is_a_copy_also_in_chinese():
+    guide = '指南：胸痛患者应在十分钟内完成心电图。'
+    assert shares_run('胸痛患者应在十分钟内完成心电图检查吗', guide)
+    assert not shares_run('十分钟内完成心电图吗', guide)  # nine characters
 
 
 def test_a_hybrid_is_never_called_faster_than_its_part():

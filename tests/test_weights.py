@@ -2,9 +2,10 @@
 
 import json, shutil, sys
 from pathlib import Path
-import pytest
-from conftest import TINY_ROW, seeded, write_lines
-from tiny_models import CAUSAL, SIZES, as_sentence_transformer, make_model, make_tokenizer
+import pytest, torch
+from conftest import refuses, seeded, TINY_ROW, write_lines
+from tiny_models import as_sentence_transformer, CAUSAL, make_model, make_tokenizer, SIZES
+from safetensors.torch import load_file, save_file
 from test_trainer import make_llm
 from medir_nb.encoder import Encoder, encoder_spec, save_query_side
 from medir_nb.core import MedirError, registry
@@ -27,7 +28,6 @@ def save_with(model, tokenizer, folder, **config):
 @pytest.fixture(scope='module')
 @seeded()
 def folders(tmp_path_factory):
-    "A whole checkpoint of each kind."
     import transformers as t
     from peft import LoraConfig, get_peft_model
     from sentence_transformers import SentenceTransformer
@@ -53,9 +53,8 @@ def folders(tmp_path_factory):
     out['masked'] = save_with(t.BertForMaskedLM(config), words, base / 'masked')
     out['llm'] = make_llm('llama', base / 'llm', False)
     words = make_tokenizer('llama')
-    judge = t.LlamaForSequenceClassification(
-        t.LlamaConfig(vocab_size=len(words), pad_token_id=None, num_labels=1, tie_word_embeddings=True, **CAUSAL)
-    )
+    tied = {'pad_token_id': None, 'num_labels': 1, 'tie_word_embeddings': True}
+    judge = t.LlamaForSequenceClassification(t.LlamaConfig(vocab_size=len(words), **tied, **CAUSAL))
     out['judge'] = save_with(judge, words, base / 'judge')
     lora = LoraConfig(**LORA, target_modules=['q_proj'], task_type='SEQ_CLS')
     head = t.AutoModelForSequenceClassification.from_pretrained(out['llm'], num_labels=1)
@@ -65,9 +64,6 @@ def folders(tmp_path_factory):
 
 
 def stored(file):
-    import torch
-    from safetensors.torch import load_file
-
     return load_file(file) if file.suffix == '.safetensors' else torch.load(file)
 
 
@@ -77,46 +73,32 @@ def matrix_of(tensors):
     return [name for name in read if tensors[name].ndim == 2][-1]
 
 
-def rename(tensors):
-    return {f'old.{name}': value for name, value in tensors.items()}
-
-
-def drop(tensors):
-    return {name: value for name, value in tensors.items() if name != matrix_of(tensors)}
-
-
-def add(tensors):
-    return tensors | {'gate.weight': tensors[matrix_of(tensors)].clone()}
-
-
-def reshape(tensors):
-    name = matrix_of(tensors)
-    return tensors | {name: tensors[name][:-1].contiguous()}
-
-
-SAID = {rename: 'missing', drop: '1 missing', add: '1 unexpected', reshape: '1 of another shape'}
-DAMAGES = pytest.mark.parametrize('damage', SAID, ids=lambda damage: damage.__name__)
+DAMAGE = {
+    'rename': lambda tensors: {f'old.{name}': value for name, value in tensors.items()},
+    'drop': lambda tensors: {name: value for name, value in tensors.items() if name != matrix_of(tensors)},
+    'add': lambda tensors: tensors | {'gate.weight': tensors[matrix_of(tensors)].clone()},
+    'reshape': lambda tensors: tensors | {matrix_of(tensors): tensors[matrix_of(tensors)][:-1].contiguous()},
+}
+SAID = {'rename': 'missing', 'drop': '1 missing', 'add': '1 unexpected', 'reshape': '1 of another shape'}
+DAMAGES = pytest.mark.parametrize('damage', DAMAGE)
 
 
 def damaged(folder, to, damage, part='model.safetensors', pickled=False):
     "A copy of a folder, with the tensors of one file changed; a name that the message must hold."
-    import torch
-    from safetensors.torch import save_file
-
     shutil.copytree(folder, to)
     (file,) = Path(to).glob(part)
     tensors = stored(file)
-    name = {rename: 'old.', add: 'gate.weight'}.get(damage) or matrix_of(tensors)
+    name = {'rename': 'old.', 'add': 'gate.weight'}.get(damage) or matrix_of(tensors)
+    changed = DAMAGE.get(damage, damage)(tensors)
     if pickled:
         file.unlink()
-        torch.save(damage(tensors), file.with_name('pytorch_model.bin'))
+        torch.save(changed, file.with_name('pytorch_model.bin'))
     else:
-        save_file(damage(tensors), file, {'format': 'pt'})
+        save_file(changed, file, {'format': 'pt'})
     return name
 
 
 def refused(read, damage, name):
-    "The one line that says what is wrong, where, and what to do."
     with pytest.raises(MedirError) as e:
         read()
     line, short = str(e.value), name.removeprefix('base_model.model.').removesuffix('.weight')
@@ -135,9 +117,6 @@ def write(name):
 
 def row_of(folder, **more):
     return TINY_ROW | {'hub': str(folder)} | more
-
-
-# ---------------------------------------------------------------- encoders
 
 
 @DAMAGES
@@ -171,11 +150,9 @@ def test_both_towers_of_one_folder(folders, tmp_path, damage):
 @DAMAGES
 def test_a_lora_of_a_row(folders, tmp_path, own_registry, damage):
     name = damaged(folders['lora'], tmp_path / 'own', damage, 'adapter_model.safetensors')
-    rows = {
-        kind: row_of(folders['llama'], pooling='lasttoken', adapter={'hub': str(folder), 'revision': 'tiny'})
-        for kind, folder in (('whole', folders['lora']), ('own', tmp_path / 'own'))
-    }
-    own_registry(models=rows)
+    adapters = {'whole': folders['lora'], 'own': str(tmp_path / 'own')}
+    row = row_of(folders['llama'], pooling='lasttoken')
+    own_registry(models={kind: row | {'adapter': {'hub': at, 'revision': 'tiny'}} for kind, at in adapters.items()})
     assert encode('whole').shape == (1, 32)
     refused(lambda: encode('own'), damage, name)
 
@@ -195,7 +172,7 @@ def test_a_lora_inside_a_folder_and_its_base(folders, tmp_path, damage):
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize('damage', [rename, drop], ids=lambda damage: damage.__name__)
+@pytest.mark.parametrize('damage', ['rename', 'drop'])
 def test_minilm_evaluates_to_no_score(tmp_path, beir, medir, damage):
     from medir_nb.encoder.loading import checkpoint_paths
 
@@ -204,9 +181,6 @@ def test_minilm_evaluates_to_no_score(tmp_path, beir, medir, damage):
     done = medir('evaluate', beir, '--system', own)
     assert done.code and name in done.err + done.out and 'nDCG' not in done.out
     assert not list((tmp_path / 'home').rglob('block-*'))
-
-
-# ---------------------------------------------------------------- what is no fault
 
 
 def test_a_head_that_the_configuration_names_stays_behind(folders, tmp_path, own_registry):
@@ -218,34 +192,24 @@ def test_a_head_that_the_configuration_names_stays_behind(folders, tmp_path, own
     shutil.copytree(folders['masked'], tmp_path / 'own')
     (tmp_path / 'own' / 'config.json').write_text(json.dumps(save_as))
     own_registry(models={'masked': row_of(tmp_path / 'own')})
-    with pytest.raises(MedirError, match=r'unexpected \(cls\.predictions'):
-        encode('masked')
+    refuses(lambda: encode('masked'), 'unexpected (cls.predictions')
 
 
 def test_a_row_names_what_nothing_reads(folders, tmp_path, own_registry):
-    damaged(folders['bert'], tmp_path / 'own', add)
+    damaged(folders['bert'], tmp_path / 'own', 'add')
     rows = {'own': row_of(tmp_path / 'own'), 'told': row_of(tmp_path / 'own', unread_tensors=['^gate'])}
     own_registry(models=rows)
     assert encode('told').shape == (1, 32)
-    with pytest.raises(MedirError, match='gate.weight'):
-        encode('own')
+    refuses(lambda: encode('own'), 'gate.weight')
     assert encoder_spec('told').vector_key('query') == encoder_spec('own').vector_key('query')
 
 
-def old_tables(tensors, attention):
-    "The masks that transformers saved with a GPT of before 2023."
-    import torch
-
-    masks = {f'h.{i}.{attention}.{name}': torch.zeros(1) for i in range(2) for name in ('bias', 'masked_bias')}
-    return tensors | masks
-
-
-@pytest.mark.parametrize(
-    'row, family, attention', [('sgpt-125m', 'gpt_neo', 'attn.attention'), ('sgpt-5.8b', 'gptj', 'attn')]
-)
-def test_masks_of_old_checkpoints(tmp_path, own_registry, row, family, attention):
-    make_model(family, tmp_path / 'own')
-    assert damaged(tmp_path / 'own', tmp_path / 'old', lambda tensors: old_tables(tensors, attention))
+@pytest.mark.parametrize('row,kind,at', [('sgpt-125m', 'gpt_neo', 'attn.attention'), ('sgpt-5.8b', 'gptj', 'attn')])
+def test_masks_of_old_checkpoints(tmp_path, own_registry, row, kind, at):
+    "Those that transformers saved with a GPT of before 2023."
+    make_model(kind, tmp_path / 'own')
+    masks = {f'h.{i}.{at}.{name}': torch.zeros(1) for i in range(2) for name in ('bias', 'masked_bias')}
+    assert damaged(tmp_path / 'own', tmp_path / 'old', lambda tensors: tensors | masks)
     own_registry(models={row: registry('models')[row] | {'hub': str(tmp_path / 'old'), 'revision': 'tiny'}})
     assert encode(row).shape == (1, 32)
 
@@ -255,11 +219,7 @@ def test_a_head_that_the_library_renames(tmp_path, own_registry):
     row = registry('models')['pythia-410m'] | {'hub': make_llm('gpt_neox', tmp_path / 'own', False), 'revision': 'tiny'}
     own_registry(models={'pythia-410m': row, 'bare': {**row, 'unread_tensors': []}})
     assert encode('pythia-410m').shape == (1, 32)
-    with pytest.raises(MedirError, match=r'unexpected \(embed_out.weight\)'):
-        encode('bare')
-
-
-# ---------------------------------------------------------------- language models
+    refuses(lambda: encode('bare'), 'unexpected (embed_out.weight)')
 
 
 @DAMAGES
@@ -272,11 +232,7 @@ def test_a_language_model(folders, tmp_path, damage):
 
 def test_a_model_that_judges_writes_nothing(folders):
     "Its embeddings are tied, so nothing is missing but the head of another kind."
-    with pytest.raises(MedirError, match=r'1 unexpected \(score.weight\)'):
-        write(folders['judge'])
-
-
-# ---------------------------------------------------------------- rerankers
+    refuses(lambda: write(folders['judge']), '1 unexpected (score.weight)')
 
 
 @DAMAGES
@@ -298,17 +254,11 @@ def test_a_head_that_a_lora_brings(folders, tmp_path, own_registry, damage):
     adapter = {'hub': str(tmp_path / 'own'), 'revision': 'tiny'}
     name = damaged(folders['head'], tmp_path / 'own', damage, 'adapter_model.safetensors')
     row = {'hub': folders['llm'], 'revision': 'tiny', 'architecture': 'llama', 'logits': 1, 'max_tokens': 32}
-    own_registry(
-        rerankers={'whole': row | {'adapter': adapter | {'hub': folders['head']}}, 'own': row | {'adapter': adapter}}
-    )
+    adapters = {'whole': adapter | {'hub': folders['head']}, 'own': adapter}
+    own_registry(rerankers={kind: row | {'adapter': of_kind} for kind, of_kind in adapters.items()})
     assert Reranker('whole').backend()
-    with pytest.raises(MedirError) as e:
-        Reranker('own').backend()
-    named = {rename: 'score.weight', drop: 'score.weight'}.get(damage, name.removeprefix('base_model.model.'))
-    assert named.removesuffix('.weight') in str(e.value) and '\n' not in str(e.value)
-
-
-# ---------------------------------------------------------------- another environment
+    named = {'rename': 'score.weight', 'drop': 'score.weight'}.get(damage, name.removeprefix('base_model.model.'))
+    refuses(lambda: Reranker('own').backend(), named.removesuffix('.weight'))
 
 
 @pytest.fixture
@@ -330,18 +280,15 @@ def there(home, own_registry):
 def test_a_worker_is_asked_what_its_files_lack(folders, tmp_path, there):
     there(folders['masked'])
     assert encode('there').shape == (1, 32)
-    name = damaged(folders['bert'], tmp_path / 'own', drop)
+    name = damaged(folders['bert'], tmp_path / 'own', 'drop')
     there(tmp_path / 'own')
-    line = refused(lambda: encode('there'), drop, name)
+    line = refused(lambda: encode('there'), 'drop', name)
     assert line.startswith('model there in the environment own: ')
-
-
-# ---------------------------------------------------------------- trainings
 
 
 @pytest.fixture
 def lines(tmp_path):
-    return write_lines(tmp_path / 'lines.jsonl', map(json.dumps, LINES))
+    return write_lines(tmp_path / 'lines.jsonl', LINES)
 
 
 def start(task, model, data, output):
@@ -363,7 +310,6 @@ def test_a_training_starts_from_whole_weights(folders, tmp_path, own_registry, l
 
 @pytest.mark.medium
 def test_a_new_head_is_one_that_a_training_brings(folders, own_registry, lines, capsys):
-    import torch
     from medir_nb.trainer.retromae import load_masked
 
     own_registry(models={'masked': row_of(folders['masked']), 'bare': row_of(folders['bert'])})
@@ -378,9 +324,8 @@ def test_a_new_head_is_one_that_a_training_brings(folders, own_registry, lines, 
 
 @DAMAGES
 def test_a_language_model_is_tuned_from_whole_weights(folders, tmp_path, damage):
-    data = write_lines(
-        tmp_path / 'answers.jsonl', [json.dumps({'text': 'fever', 'top_rewrite_query': 'a high temperature'})] * 4
-    )
+    answers = [{'text': 'fever', 'top_rewrite_query': 'a high temperature'}] * 4
+    data = write_lines(tmp_path / 'answers.jsonl', answers)
     name = damaged(folders['llm'], tmp_path / 'own', damage)
     settings = {'model': str(tmp_path / 'own'), 'data': data, 'output': 'tuned', 'max_steps': 1}
     refused(lambda: train_generator(settings), damage, name)

@@ -34,7 +34,6 @@ def encoder(name):
 
 
 def weights(name):
-    "The files of a row, fetched and not loaded."
     from medir_nb.core import file_fingerprint
     from medir_nb.encoder.loading import checkpoint_paths as _checkpoint
     from medir_nb.encoder import encoder_spec
@@ -43,7 +42,6 @@ def weights(name):
 
 
 def writer(name):
-    "A few tokens from a language model."
     from medir_nb.generator import LLM, Request, Sampling
 
     one = LLM(name, backend='transformers')
@@ -55,7 +53,6 @@ def writer(name):
 
 
 def served_writer(name):
-    "The same from a server."
     from medir_nb.generator import LLM, Request
 
     one = LLM(name, backend='openai')
@@ -64,7 +61,6 @@ def served_writer(name):
 
 
 def reranker(name):
-    "The scores of two pairs."
     from medir_nb.retrieval import Reranker, written_pairs
 
     one = Reranker(name)
@@ -74,7 +70,6 @@ def reranker(name):
 
 
 def task(name):
-    "The counts of a task."
     from medir_nb.data import load_task
 
     one = load_task(name)
@@ -104,7 +99,6 @@ def read(name):
 
 
 def corpus(name):
-    "The documents that a paper learns from."
     from medir_nb.trainer import load_documents
 
     return {'documents': len(load_documents(name))}

@@ -6,8 +6,6 @@ from conftest import DOCUMENTS, table, write_lines
 from hub.server import Repository
 from medir_nb.core import registry
 
-# ---------------------------------------------------------------- texts
-
 MORE = table("""
 d13 | Gout | Colchicine and rest shorten an attack of gout; allopurinol lowers uric acid between attacks.
 d14 | Pneumonia | Amoxicillin treats pneumonia that was caught outside a hospital; confusion is a sign of severity.
@@ -90,7 +88,6 @@ def collection(name, row):
 
 
 def counts(name, row):
-    "The count fields of a row as the small data set has them."
     if row['kind'] == 'pairs':
         return {'pairs': len(PAIRS)}
     documents, queries, qrels = collection(name, row)
@@ -102,9 +99,6 @@ def counts(name, row):
         'relevant': sum(g > 0 for _, _, g in qrels),
     }
     return {k: v for k, v in found.items() if isinstance(row.get(k), int)}
-
-
-# ---------------------------------------------------------------- files
 
 
 def write_rows(path, rows):
@@ -205,8 +199,6 @@ def corpus_rows(row):
 
 
 def corpus_files(name, row):
-    "`build(folder)` of a corpus."
-
     def build(folder):
         config, split = row['configs']
         if config == 'default':
@@ -280,11 +272,7 @@ def data_repositories(tasks=None, corpora=None):
     ]
 
 
-# ---------------------------------------------------------------- a repository on GitHub
-
-
 def _of_repository(row):
-    "Repository and path of a row's `git`."
     source, path = row['git'].split(' ', 1)
     return source.partition('@')[0], path
 
@@ -331,9 +319,6 @@ def make_github(folder):
         head = subprocess.run(['git', 'rev-parse', 'HEAD'], cwd=at, check=True, capture_output=True, text=True)
         commits[repository] = head.stdout.strip()
     return commits
-
-
-# ---------------------------------------------------------------- counts
 
 
 MEDTEB, MEDTEB_QUERIES = ('medteb-retrieval', 'medteb-rerank'), 12  # a reader's own, the last with candidates

@@ -1,11 +1,13 @@
 """For every row of models.yaml, llms.yaml and rerankers.yaml a tiny random model of the row's own architecture, as its repository has it."""
 
 import collections, json, math, string, zlib
-from dataclasses import dataclass
 from pathlib import Path
+import torch
 from hub.data import SENTENCES, carded
 from hub.server import Repository
 from medir_nb.core import registry
+from safetensors.torch import save_file
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 HIDDEN, HEAD = 32, 24
 _SIZES = dict(hidden_size=HIDDEN, initializer_range=0.3)
@@ -19,23 +21,11 @@ T5 = dict(d_model=HIDDEN, d_kv=8, d_ff=64, num_layers=2, num_heads=4, initialize
 T5 |= dict(feed_forward_proj='gated-gelu')
 
 
-@dataclass(frozen=True)
-class Family:
-    "A kind of checkpoint: configuration class and sizes, its tokenizer, and the tokens that this puts before and after a text."
-
-    config: str
-    sizes: dict
-    pieces: str  # wordpiece | bytes (byte-level BPE) | fallback (BPE that falls back to bytes) | unigram
-    tokenizer_class: str
-    names: dict
-    before: tuple = ()
-    after: tuple = ()
-    positions: str = 'max_position_embeddings'
-    spare: int = 0  # positions that no token can take
-    pair: str = ''  # how a pair of texts is joined, where not like two texts
-    also: tuple = ()  # special tokens of the vocabulary that no name is given to
-
-
+# A kind of checkpoint: its configuration, its tokenizer (wordpiece, bytes: byte-level BPE, fallback: BPE that falls back to
+# bytes, unigram), the tokens before and after a text, positions that no token can take (spare), how a pair of texts is joined,
+# where not like two texts, and special tokens of the vocabulary that no name is given to (also)
+_FIELDS = 'config sizes pieces tokenizer_class names before after positions spare pair also'
+Family = collections.namedtuple('Family', _FIELDS, defaults=((), (), 'max_position_embeddings', 0, '', ()))
 BERT = dict(cls_token='[CLS]', sep_token='[SEP]', pad_token='[PAD]', unk_token='[UNK]', mask_token='[MASK]')
 # in the order of the real vocabulary: positions are counted from the padding's id
 ROBERTA = dict(bos_token='<s>', pad_token='<pad>', eos_token='</s>', cls_token='<s>', sep_token='</s>')
@@ -80,7 +70,6 @@ FAMILIES['new'] = FAMILIES['xlm-r']  # gte-multilingual: its vocabulary; for its
 
 def make_tokenizer(family, sentences=SENTENCES, size=2000, words=()):
     "A small tokenizer of the family's kind, trained on a few sentences; it knows the `words` besides."
-    from tokenizers import processors
     from transformers import PreTrainedTokenizerFast
 
     f = FAMILIES[family]
@@ -106,8 +95,6 @@ def letters_of(sentences):
 
 
 def word_pieces(family, special, sentences, size):
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
-
     normalizer, splitter = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
     normal = normalizer.normalize_str
     words = _counted(word for s in sentences for word, _ in splitter.pre_tokenize_str(normal(s)))
@@ -122,8 +109,6 @@ def word_pieces(family, special, sentences, size):
 
 
 def unigrams(family, special, sentences, size):
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
     splitter = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
     words = _counted(word for s in sentences for word, _ in splitter.pre_tokenize_str(s))
     scores = {**dict.fromkeys(special, 0.0), **dict.fromkeys(['▁', *letters_of(sentences)], -12.0)}
@@ -135,8 +120,6 @@ def unigrams(family, special, sentences, size):
 
 
 def byte_pairs(family, special, sentences, size):
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
     t = Tokenizer(models.BPE())
     t.pre_tokenizer, t.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
@@ -146,8 +129,6 @@ def byte_pairs(family, special, sentences, size):
 
 
 def pairs_with_octets(family, special, sentences, size):
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
-
     t = Tokenizer(models.BPE(unk_token='<unk>', byte_fallback=True, fuse_unk=True))
     t.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme='first', split=True)
     parts = [decoders.Replace('▁', ' '), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(' ', 1, 0)]
@@ -168,8 +149,6 @@ def _counted(words):
 
 def _without_added_octets(tokenizer):
     "The trainer knows bytes as added tokens only; in a real file they are plain entries of the vocabulary."
-    from tokenizers import Tokenizer
-
     told = json.loads(tokenizer.to_str())
     told['added_tokens'] = [a for a in told['added_tokens'] if not a['content'].startswith('<0x')]
     return Tokenizer.from_str(json.dumps(told))
@@ -194,12 +173,10 @@ def write_json(path, value):
 
 def make_model(family, name, limit, kind='AutoModel', tokenizer=None, **settings):
     "A random model, the same for the same name."
-    import torch
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
-    f = FAMILIES[family]
-    tokenizer = tokenizer or make_tokenizer(family)
+    f, tokenizer = FAMILIES[family], tokenizer or make_tokenizer(family)
     ends = {k: v for k in ('pad_token_id', 'bos_token_id', 'eos_token_id') if (v := getattr(tokenizer, k)) is not None}
     places = {f.positions: limit + f.spare} if f.positions else {}
     told = {'pad_token_id': None, **ends, **f.sizes, **places, **settings}
@@ -217,8 +194,6 @@ def make_model(family, name, limit, kind='AutoModel', tokenizer=None, **settings
 
 def old_tables(model):
     "What the transformers of a legacy checkpoint's time saved besides: positions, and the causal masks of GPTs."
-    import torch
-
     attention = {'gpt_neo': 'attn.attention', 'gptj': 'attn'}.get(model.config.model_type)
     if attention:
         return {f'h.{n}.{attention}.{mask}': torch.ones(1) for n in range(2) for mask in ('bias', 'masked_bias')}
@@ -226,9 +201,6 @@ def old_tables(model):
 
 
 def save_model(model, folder, legacy=False, shard=None):
-    "The weights and the configuration; `legacy` in torch's own format, `shard` in several files."
-    import torch
-
     if legacy:
         model.config.architectures = [type(model).__name__]
         model.config.save_pretrained(folder)
@@ -236,8 +208,6 @@ def save_model(model, folder, legacy=False, shard=None):
     else:
         model.save_pretrained(folder, **({'max_shard_size': shard} if shard else {}))
 
-
-# ---------------------------------------------------------------- encoders
 
 # repositories that hold sentence-transformers' files beside the weights
 MODULES = ('BAAI/bge', 'intfloat/', 'thenlper/', 'sentence-transformers/', 'Muennighoff/SGPT', 'hkunlp/', 'moka-ai/')
@@ -253,9 +223,6 @@ OWN_MISTRAL = 'raise RuntimeError("the code of this checkpoint must not run")\n'
 
 def write_modules(folder, pooling, normalize, limit, dense=0):
     "sentence-transformers' files as the Hub's older repositories have them."
-    import torch
-    from safetensors.torch import save_file
-
     kinds = ['Transformer', 'Pooling', *(['Dense'] if dense else []), *(['Normalize'] if normalize else [])]
     paths = [f'{i}_{kind}' if i else '' for i, kind in enumerate(kinds)]
     where = 'sentence_transformers.models'
@@ -280,9 +247,6 @@ def sparse_files(row, hub):
     "`build(folder)` of a repository of `SparseEncoder`: a masked language model, its pooling, and a table for queries."
 
     def build(folder):
-        import torch
-        from safetensors.torch import save_file
-
         limit, where = limit_of(row), 'sentence_transformers.sparse_encoder.models'
         made = save_tokenizer(row['architecture'], folder, limit)
         save_model(make_model(row['architecture'], hub, limit, 'AutoModelForMaskedLM', made), folder)
@@ -321,8 +285,6 @@ def limit_of(row):
 
 
 def encoder_files(row, hub, tokenizer=True):
-    "`build(folder)` of an encoder's repository `hub`."
-
     def build(folder):
         family, limit = row['architecture'], limit_of(row)
         words = TOKENIZERS.get(hub, family)
@@ -343,16 +305,10 @@ def encoder_files(row, hub, tokenizer=True):
     return build
 
 
-# ---------------------------------------------------------------- a vector a token
-
 FLASH = """
 from transformers import XLMRobertaConfig, XLMRobertaModel
-
-
 class OwnConfig(XLMRobertaConfig):
     model_type = 'own'
-
-
 class OwnModel(XLMRobertaModel):
     config_class = OwnConfig
 """
@@ -372,9 +328,6 @@ def token_files(row, hub):
     is_pylates = family == 'modernbert'
 
     def build(folder):
-        import torch
-        from safetensors.torch import save_file
-
         own = {'xlm-roberta-flash': ('[QueryMarker]', '[DocumentMarker]')}.get(family, ('[unused0]', '[unused1]'))
         marks = ('[Q] ', '[D] ') if is_pylates else own
         made = marked_tokenizer(family, folder, limit, marks)
@@ -399,9 +352,6 @@ def token_files(row, hub):
 
 
 def pylate_modules(folder, row, weight, marks):
-    "PyLate's files beside the weights."
-    from safetensors.torch import save_file
-
     kinds = {'': 'sentence_transformers.models.Transformer', '1_Dense': 'pylate.models.Dense.Dense'}
     modules = [dict(idx=i, name=str(i), path=path, type=kind) for i, (path, kind) in enumerate(kinds.items())]
     write_json(folder / 'modules.json', modules)
@@ -422,7 +372,6 @@ def adapter_files(base_hub, architecture, limit, hub, scores=False):
     "`build(folder)` of a LoRA around the model of `base_hub`; with `scores` it carries the head of a reranker."
 
     def build(folder):
-        import torch
         from peft import LoraConfig, get_peft_model
 
         targets = 'q_proj k_proj v_proj o_proj down_proj up_proj gate_proj'.split()
@@ -442,7 +391,6 @@ def adapter_files(base_hub, architecture, limit, hub, scores=False):
 
 
 def _with_code(folder, auto_map, file, code, **more):
-    "Code that comes with the weights."
     told = json.loads((folder / 'config.json').read_text())
     write_json(folder / 'config.json', {**told, 'auto_map': auto_map, **more})
     (folder / file).write_text(code)
@@ -455,8 +403,6 @@ GTE_FILES = [Path(__file__).with_name('new_impl') / f'{name}.py' for name in ('c
 
 def save_gte(folder, tokenizer, limit, name, where=''):
     "A tiny masked language model of that architecture, the same for the same name; `where`: the repository of its code."
-    import torch
-
     from hub.new_impl.configuration import NewConfig
     from hub.new_impl.modeling import NewForMaskedLM
 
@@ -479,7 +425,6 @@ def save_gte(folder, tokenizer, limit, name, where=''):
 
 
 def gte_code(folder):
-    "The files of its code."
     for file in GTE_FILES:
         (folder / file.name).write_text(file.read_text(encoding='utf-8'), encoding='utf-8')
 
@@ -488,21 +433,15 @@ NV_EMBED = '''
 """A tiny model with the face of NV-Embed's own code: encode(texts, instruction=, max_length=), its tokenizer fetched by name."""
 import torch
 from transformers import AutoTokenizer, MistralConfig, MistralModel
-
-
 class NVEmbedConfig(MistralConfig):
     model_type = 'nvembed'
-
-
 class NVEmbedModel(MistralModel):
     config_class = NVEmbedConfig
-
     def __init__(self, config):
         super().__init__(config)
         self.tokenizer = AutoTokenizer.from_pretrained(config.tokenizer_of)
         self.tokenizer.padding_side = 'right'
         self.tokenizer.pad_token = self.tokenizer.eos_token
-
     @torch.no_grad()
     def encode(self, prompts, instruction='', max_length=4096, **kwargs):
         skip = len(self.tokenizer(instruction)['input_ids']) if instruction else 0
@@ -521,8 +460,6 @@ def _nv_embed(folder, tokenizer, limit, hub):
     _with_code(folder, classes, 'modeling_nvembed.py', NV_EMBED, **told)
 
 
-# ---------------------------------------------------------------- language models
-
 TOOLS = (
     '{% if tools %}<|im_start|>system\n# Tools{% for t in tools %}\n{{ t | tojson }}{% endfor %}<|im_end|>\n{% endif %}'
 )
@@ -537,45 +474,32 @@ ZEPHYR = "{% for m in messages %}<|{{ m['role'] }}|>\n{{ m['content'] }}</s>\n{%
 WRITERS = [
     ('chatglm3', 'llama', ''),
     ('rank_zephyr', 'mistral', ZEPHYR),
-    ('reasonrank', 'qwen2', QWEN),
     ('rank1', 'qwen2', ''),
     ('Llama-2', 'llama', ''),
     ('Distill-Qwen', 'qwen2', DEEPSEEK),
     ('Distill-Llama', 'llama3', DEEPSEEK),
-    ('Llama-3', 'llama3', HEADERS),
-    ('HuatuoGPT-o1', 'llama3', HEADERS),
+    *((part, 'llama3', HEADERS) for part in ('Llama-3', 'HuatuoGPT-o1')),
     ('Qwen3', 'qwen3', THINKING),
-    ('qwen2', 'qwen2', QWEN),
-    ('Qwen2', 'qwen2', QWEN),
-    ('QwQ', 'qwen2', QWEN),
+    *((part, 'qwen2', QWEN) for part in ('reasonrank', 'qwen2', 'Qwen2', 'QwQ')),
 ]
 SHARDED = ('-32B', '-70B', '-72B')
 CHATGLM = '''
 """A tiny model behind the names of ChatGLM3's own code."""
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-
-
 class ChatGLMConfig(LlamaConfig):
     model_type = 'chatglm'
-
-
 class ChatGLMForConditionalGeneration(LlamaForCausalLM):
     config_class = ChatGLMConfig
-
-
 class ChatGLMTokenizer(PreTrainedTokenizerFast):
     pass
 '''
 
 
 def writer_of(hub):
-    "Architecture and chat template of a language model."
     return next((family, template) for part, family, template in WRITERS if part in hub)
 
 
 def writer_files(row, hub):
-    "`build(folder)` of a language model's repository."
-
     def build(folder):
         family, template = writer_of(hub)
         made = save_tokenizer(family, folder, int(row['context']), **({'chat_template': template} if template else {}))
@@ -598,15 +522,10 @@ def writer_files(row, hub):
     return build
 
 
-# ---------------------------------------------------------------- rerankers
-
-
 def reranker_files(row, hub):
     "`build(folder)` of the repository of a cross-encoder, or of a language model that answers."
 
     def build(folder):
-        import torch
-
         family, limit = row['architecture'], int(row['max_tokens'])
         if answers := row.get('answers'):
             made = save_tokenizer(family, folder, limit, answers)
@@ -632,9 +551,6 @@ def reranker_files(row, hub):
         torch.save(model.state_dict(), folder / 'pytorch_model.bin')
 
     return build
-
-
-# ---------------------------------------------------------------- all of them
 
 
 def served(row):

@@ -1,8 +1,6 @@
 """Data sets of mteb's tasks in their own layouts, at the ids and revisions that mteb names."""
 
-import hashlib
-import re
-
+import hashlib, re
 from hub.data import ENGLISH, ENGLISH_QUESTIONS, PAIRS, write_configs
 from hub.server import Repository
 
@@ -10,7 +8,6 @@ TOLD = 'Take only what a doctor may do at once.'  # an instruction of one query
 
 
 def judged(prefix=''):
-    "Rows of documents, queries and judgements as BEIR writes them."
     documents = [{'_id': f'{prefix}{d}', 'title': t, 'text': b} for d, (t, b) in ENGLISH.items()]
     queries = [{'_id': f'{prefix}q{n}', 'text': text} for n, (text, _) in enumerate(ENGLISH_QUESTIONS)]
     qrels = [
@@ -21,18 +18,25 @@ def judged(prefix=''):
     return documents, queries, qrels
 
 
+def told(queries, text):
+    "An instruction of each query."
+    return [{'query-id': query['_id'], 'instruction': f'{text} ({query["_id"]})'} for query in queries]
+
+
+def listed(documents, queries):
+    "The first documents as candidates of each query."
+    ids = [document['_id'] for document in documents[:12]]
+    return [{'query-id': query['_id'], 'corpus-ids': ids} for query in queries]
+
+
 def beir(split='test', prefix='', **more):
     "mteb's second layout: a configuration a part."
     documents, queries, qrels = judged(prefix)
     parts = {('corpus', 'corpus'): documents, ('queries', 'queries'): queries, ('default', split): qrels}
     if 'instruction' in more:
-        told = [
-            {'query-id': query['_id'], 'instruction': f'{more["instruction"]} ({query["_id"]})'} for query in queries
-        ]
-        parts['instruction', 'instruction'] = told
+        parts['instruction', 'instruction'] = told(queries, more['instruction'])
     if 'top_ranked' in more:
-        ids = [document['_id'] for document in documents]
-        parts['top_ranked', split] = [{'query-id': query['_id'], 'corpus-ids': ids[:12]} for query in queries]
+        parts['top_ranked', split] = listed(documents, queries)
     return parts
 
 
@@ -67,30 +71,16 @@ def public_health(task):
 
 
 def bright(task):
-    "BRIGHT: documents and examples by domain."
     documents, queries, qrels = judged()
     gold = {q['_id']: [j['corpus-id'] for j in qrels if j['query-id'] == q['_id']] for q in queries}
-    examples = [
-        {
-            'id': query['_id'],
-            'query': query['text'],
-            'reasoning': '',
-            'excluded_ids': ['N/A'],
-            'gold_ids': gold[query['_id']],
-            'gold_ids_long': gold[query['_id']],
-            'gold_answer': '',
-        }
-        for query in queries
-    ]
+    empty = {'reasoning': '', 'gold_answer': '', 'excluded_ids': ['N/A']}
+    asked = [{'id': query['_id'], 'query': query['text'], **empty} for query in queries]
+    examples = [row | dict.fromkeys(('gold_ids', 'gold_ids_long'), gold[row['id']]) for row in asked]
     texts = [{'id': d['_id'], 'content': d['text']} for d in documents]
     # of the puzzles, a query may not see some documents
     hidden = [{**example, 'excluded_ids': ['d12']} for example in examples]
-    return {
-        ('documents', 'biology'): texts,
-        ('examples', 'biology'): examples,
-        ('documents', 'aops'): texts,
-        ('examples', 'aops'): hidden,
-    }
+    parts = {('documents', domain): texts for domain in ('biology', 'aops')}
+    return parts | {('examples', 'biology'): examples, ('examples', 'aops'): hidden}
 
 
 def follow_ir(task):
@@ -98,18 +88,13 @@ def follow_ir(task):
     parts = {}
     for language in task.metadata.eval_langs:
         documents, queries, qrels = judged(f'{language}-')
-        ids = [document['_id'] for document in documents]
         parts |= {
             (f'corpus-{language}', 'corpus'): documents,
             (f'queries-{language}', 'queries'): queries,
-            (f'instruction-{language}', 'instruction'): [
-                {'query-id': query['_id'], 'instruction': f'{TOLD} ({query["_id"]})'} for query in queries
-            ],
+            (f'instruction-{language}', 'instruction'): told(queries, TOLD),
             (f'default-{language}', 'test'): qrels,
-            (f'top_ranked-{language}', 'top_ranked'): [
-                {'query-id': query['_id'], 'corpus-ids': ids[:12]} for query in queries
-            ],
-            (f'qrel_diff-{language}', 'qrel_diff'): [{'query-id': queries[0]['_id'], 'corpus-ids': ids[:1]}],
+            (f'top_ranked-{language}', 'top_ranked'): listed(documents, queries),
+            (f'qrel_diff-{language}', 'qrel_diff'): listed(documents[:1], queries[:1]),
         }
     return parts
 
@@ -139,7 +124,6 @@ SUITES = ('R2MED', 'MTEB(Medical, v1)', 'RTEB(Health, beta)')
 
 
 def layout(task):
-    "The parts of the data set of a task."
     if task.metadata.name.startswith('R2MED'):
         return r2med(f'{task.metadata.name[5:8]}-')
     make = LAYOUTS.get(task.metadata.name, lambda task: beir(task.metadata.eval_splits[0]))

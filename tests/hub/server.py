@@ -13,8 +13,6 @@ LARGE = ('.safetensors', '.bin', '.parquet', '.model', '.gguf')  # what the Hub 
 
 @dataclass
 class Faults:
-    "What is wrong with a repository."
-
     delay: float = 0  # seconds before an answer
     gated: int = 0  # 401: nobody is logged in; 403: access was not granted
     missing: tuple = ()  # files that are listed but not there
@@ -196,7 +194,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
         return repository, commit
 
     def _listed(self, repository, commit, what, rest, query, form):
-        "The endpoints that answer in JSON."
         files = repository.files(self.hub.store)
         if what == 'refs':
             main = {'name': 'main', 'ref': 'refs/heads/main', 'targetCommit': repository.commits[0]}
@@ -222,7 +219,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self._json([self._entry(files, p) for p in listed])
 
     def _entry(self, files, path):
-        "How the tree lists a file or folder."
         if path in files:
             f = files[path]
             lfs = {'lfs': {'oid': f.sha256, 'size': len(f.data), 'pointerSize': 134}} if f.large else {}
@@ -253,7 +249,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self._file(found, f, path, {'ETag': f'"{f.etag}"', 'Accept-Ranges': 'bytes'})
 
     def _file(self, repository, f, path, headers):
-        "The bytes of a file, or of the range that is asked for."
         data, status, size = f.data, 200, len(f.data)
         if asked := re.fullmatch(r'bytes=(\d+)-(\d*)', self.headers.get('range', '')):
             start, stop = int(asked[1]), min(int(asked[2] or size - 1), size - 1)

@@ -50,8 +50,6 @@ def chat(body):
 
 
 class Services:
-    "`embedding` and `chat`, two servers that log what they were asked."
-
     def __init__(self):
         self.embedding, self.chat = Fake(answer=embed), Fake(answer=chat)
 

@@ -1,13 +1,10 @@
 """The batches of params/ as they are, but for the numbers of this table: what runs them whole on a CPU in minutes."""
 
-import json
-import re
+import json, re
 from pathlib import Path
-
 import yaml
-
 from conftest import write_lines
-from hub.data import ENGLISH, MEDTEB, MEDTEB_QUERIES, chinese
+from hub.data import chinese, ENGLISH, MEDTEB, MEDTEB_QUERIES
 from hub.models import HIDDEN
 from medir_nb.core import registry
 
@@ -15,12 +12,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # (notebook, preset) → parameters put in place of the preset's. A mapping is merged into the preset's own. Nothing else is changed: models, data,
 # systems, templates, fusions, similarities, negatives and losses are the preset's.
-#   n_documents     12 of 44: what is left of the small corpora without the answers of the evaluation queries
-#   max_steps       two steps of each training, and no step of warm-up
-#   batch_size      4 instead of 24: a batch must not be larger than the data
-#   precision       fp32: the paper's fp16 needs a GPU
-#   max_tokens      8 instead of 512: a random model never ends a text
-#   seeds           two instead of five
+# n_documents: what is left of the small corpora without the answers of the evaluation queries; batch_size: no larger than the
+# data; precision: the paper's fp16 needs a GPU; max_tokens: a random model never ends a text
 _LOOP = {
     'n_documents': 12,
     'generator_training': {'max_steps': 2, 'warmup_steps': 0, 'precision': 'fp32'},
@@ -82,7 +75,6 @@ def batch(name):
 
 
 def write_batch(name, folder):
-    "The batch `name` with the numbers of the table, as a file."
     told = batch(name)
     for run in told['runs']:
         own = preset(run['notebook'], run['preset'])
@@ -150,8 +142,7 @@ def write_medteb(folder):
 
 def expected_absent(run, home):
     "`{(system, task)}` that a run cannot measure from the Hub and what was trained in `home`, and a pattern for each reason."
-    p = preset(run['notebook'], run['preset'])
-    out = {}
+    p, out = preset(run['notebook'], run['preset']), {}
     # what needs an environment of its own is not tuned, and nothing is where no rows were left; the notebook says so where it tunes
     files = p.get('tuning_data', {}).get('files', [])
     left = all((home / 'training-data' / f'{name}.jsonl').is_file() for name in files)
@@ -176,7 +167,6 @@ def expected_absent(run, home):
 
 
 def notebook_text(path):
-    "What the cells of an executed notebook wrote."
     text = []
     for cell in json.loads(Path(path).read_text(encoding='utf-8'))['cells']:
         for o in cell.get('outputs', []):
