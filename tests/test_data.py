@@ -40,9 +40,6 @@ def judgements(task):
     return sorted(task.qrels.itertuples(index=False, name=None))
 
 
-# --- folders ---------------------------------------------------------------------------------------------------------
-
-
 def test_beir_folder_and_its_report(beir, home):
     task = load_task(str(beir))
     assert (task.name, task.kind, task.split, task.language) == ('tiny', 'retrieval', 'test', 'en')
@@ -105,9 +102,6 @@ def test_reranking_ranks_the_given_lists(tmp_path, fake_minilm):
             hits = [r for r, d in enumerate(ranked[q], 1) if d in relevant]
             assert ap == pytest.approx(sum(n / r for n, r in enumerate(hits, 1)) / len(relevant), abs=1e-9)
     assert set(scores.values('AP').index) == {'q1', 'q2', 'q3'}
-
-
-# --- a local copy of a Hub data set ----------------------------------------------------------------------------------
 
 
 def hub_copy(folder, parts):
@@ -174,9 +168,6 @@ def test_hub_layouts_through_a_registry_row(tmp_path, layout, own_registry, data
         assert judgements(load_task(f'hf:{folder}')) == sorted(QRELS)
 
 
-# --- mteb and frames -------------------------------------------------------------------------------------------------
-
-
 def test_frames_in_memory(tmp_path):
     frames = (
         pd.DataFrame(DOCUMENTS, columns=['id', 'title', 'text']),
@@ -214,9 +205,6 @@ def test_language_of_a_folder_and_its_override(tmp_path, medir):
     assert out.code == 0 and 'bm25(analyzer=grams)' in out.out and ', zh:' in out.err
 
 
-# --- pools and registry ----------------------------------------------------------------------------------------------
-
-
 def test_limit_keeps_judged_documents_first(beir):
     task = load_task(str(beir))
     small = limit_task(task, 7)
@@ -234,9 +222,6 @@ def test_nfcorpus_has_its_official_counts(medir_data):
     assert (len(task.queries), len(task.corpus), len(task.qrels), task.registered) == (323, 3633, 12334, True)
     assert task.report['queries_in_file'] == 3237 and task.instruction().startswith('Given a question')
     assert task.report['judged_non_relevant'] == 0 and set(task.qrels.relevance) == {1, 2}
-
-
-# --- the ontology tasks ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope='module')
@@ -316,9 +301,6 @@ def record(home, repository, kind='model', commit=COMMIT):
     write_json(core.commits._record_file(repository, kind), told)
 
 
-# --- commits ---
-
-
 def test_a_commit_on_record_is_in_key_contract_and_tables(home, fake_minilm, beir, own_registry, tmp_path):
     row = {**registry('models')['minilm'], 'hub': 'some/where', 'revision': 'unknown'}
     del row['package']
@@ -375,9 +357,6 @@ def test_a_torn_record_is_asked_for_again(home):
     assert core.recorded_commit('some/where') is None
     with pytest.raises(MedirError, match='no commit of some/where'):
         core.resolved_commit('some/where')
-
-
-# --- repositories of git ---
 
 
 @pytest.fixture
@@ -493,8 +472,6 @@ def test_every_cmirb_task_names_the_repository_and_its_folder():
     assert [source['path'] for source in sources[:10]] == [f'dataset/{row["folder"]}' for row in rows]
     assert {source['commit'] for source in sources} == {'e07fda66decaa49fc5d1def090fb381c15ed1ff8'}
 
-
-# --- the scores of mteb ---
 
 MEASURES = {
     'nDCG@10': 'ndcg_at_10',
@@ -617,9 +594,6 @@ def test_mteb_on_nfcorpus(medir_data, shared_home, all_cores, tmp_path):
     check_parity(load_task('nfcorpus'), shared_home, tmp_path / 'predictions', room=1e-4)
 
 
-# ---------------------------------------------------------------- mteb
-
-
 mteb = pytest.importorskip('mteb', reason='the extra medir_nb[mteb] is not installed')
 
 from hub.data import ENGLISH, ENGLISH_QUESTIONS
@@ -643,9 +617,6 @@ NEWER = ['NFCorpus', 'IFIRCds', 'CMedQAv2-reranking', 'BIOSSES']
 NEWER += [row['decontaminated'][5:] for row in registry('tasks').values() if row.get('decontaminated')]
 SEVERAL = ['PublicHealthQA', 'CUREv1', 'CUREv1/es', 'mFollowIR']
 MTEB_ASKED = [f'mteb:{name}' for name in [*OLDER, *NEWER, *SEVERAL, 'R2MED', 'MedrxivClusteringP2P.v2', 'NFCorpuss']]
-
-
-# ---------------------------------------------------------------- a Hub
 
 
 @pytest.fixture(scope='module')
@@ -678,9 +649,6 @@ def medir(hub, base, *arguments, **more):
     command = [sys.executable, '-m', 'medir_nb.workbook', *map(str, arguments)]
     environment = process_environment(hub, base, **more)
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-
-
-# ---------------------------------------------------------------- tasks
 
 
 @pytest.mark.medium
@@ -738,9 +706,6 @@ def test_one_part_of_a_task_is_fetched_and_no_other(hub, tmp_path):
     assert {file.split('/')[0] for file in asked} == {'corpus', 'qrels', 'queries-fr'}
 
 
-# ---------------------------------------------------------------- instructions of a query
-
-
 @pytest.mark.medium
 @pytest.mark.parametrize('name', ['IFIRCds', 'mFollowIR/zho'])
 def test_an_instruction_of_a_query_is_read_behind_it(found, name):
@@ -750,9 +715,6 @@ def test_an_instruction_of_a_query_is_read_behind_it(found, name):
     told = [f'{text} {TOLD} ({query_id})' for text, query_id in zip(questions, row['queries'], strict=True)]
     assert list(row['queries'].values()) == told
     assert row['report']['queries_with_an_instruction'] == len(questions)
-
-
-# ---------------------------------------------------------------- the whole of mteb by shape
 
 
 def older_tasks():
@@ -793,9 +755,6 @@ def test_every_task_of_the_older_layout_opens(monkeypatch):
         assert one.corpus.texts() == ['aspirin', 'two a day', 'plain'] and one.split == split
     assert len(opened) > 60 and len(parts) > 2
     assert {'R2MEDBiologyRetrieval', 'CUREv1', 'PublicHealthQA', 'ChatDoctorRetrieval'} <= set(opened)
-
-
-# ---------------------------------------------------------------- suites
 
 
 def test_a_suite_stands_for_its_tasks():
@@ -840,9 +799,6 @@ def test_commands_list_a_suite_and_plan_it_without_data(hub, tmp_path):
     assert rows['mteb:MedrxivClusteringS2S.v2']['not read'] == 'it is of the type Clustering'
     planned = medir(hub, tmp_path, 'plan', 'R2MED', '--system', 'bm25', '--json')
     assert planned.returncode == 0 and planned.stdout.count('hf download R2MED/') == 8, planned.stderr[-800:]
-
-
-# ---------------------------------------------------------------- what goes wrong
 
 
 @pytest.mark.medium
@@ -927,9 +883,6 @@ def test_an_object_of_the_reader_stays_as_it_is():
     assert load_mteb(task, subset='english').name == 'mteb:PublicHealthQA/english' and task.queries
 
 
-# ---------------------------------------------------------------- pairs
-
-
 PUBMED = """<?xml version="1.0" encoding="UTF-8"?>
 <!DOCTYPE PubmedArticleSet PUBLIC "-//NLM//DTD PubMedArticle, 1st January 2026//EN" "pubmed_260101.dtd">
 <PubmedArticleSet>
@@ -971,9 +924,6 @@ def words(n, start=0, stem='w'):
 
 def read(source, **more):
     return list(read_documents(source, **more))
-
-
-# --- readers ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_folder_of_every_format_is_one_stream_in_the_order_of_names(tmp_path):
@@ -1155,9 +1105,6 @@ def test_other_broken_files_are_named(name, content, said, tmp_path):
         read(tmp_path / 'nowhere')
 
 
-# --- passages --------------------------------------------------------------------------------------------------------
-
-
 def test_chinese_is_cropped_by_characters():
     text = '维生素C缺乏会导致坏血病，海员因此常患此病，直到发现柠檬可以预防为止。'
     [row] = make_pairs([Document('1', '', text)], PairSettings(fewest_words=5))
@@ -1173,16 +1120,10 @@ def test_a_window_makes_several_pairs_each_of_its_own_part():
         assert 50 * part <= min(numbers) and max(numbers) < 50 * (part + 1)
 
 
-# --- duplicates ------------------------------------------------------------------------------------------------------
-
-
 def test_chance_is_no_duplicate():
     "Documents that share half of their text stay, however many there are."
     documents = [Document(str(n), '', words(60) + ' ' + words(60, stem=f'd{n}x')) for n in range(300)]
     assert len(list(Duplicates().without(documents))) == 300
-
-
-# --- the ten corpora -------------------------------------------------------------------------------------------------
 
 
 def test_the_rows_of_table_8_and_of_mar():
@@ -1209,9 +1150,6 @@ def test_a_row_is_read_from_the_hub_in_its_share(tmp_path, monkeypatch):
     with core.rows('pretraining', {'mine': registry('pretraining')['msmarco-passages'] | copy}):
         made = list(corpus_pairs('mine', counts=counts))
     assert 25 < len(made) < 75 and counts['documents'] == 200 and {row['made_by'] for row in made} == {'crop'}
-
-
-# --- files of pairs --------------------------------------------------------------------------------------------------
 
 
 def some_rows(n, name='q'):
@@ -1265,9 +1203,6 @@ def test_rows_on_disk_make_the_batches_that_rows_in_memory_make(tmp_path, home):
     assert one['label'].shape == (3, 1 + 3)
     with pytest.raises(MedirError, match='no hard negatives'):
         DiskPairs(tmp_path / 'pairs.jsonl', negatives=1)
-
-
-# --- the mixture -----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -271,8 +271,6 @@ def test_a_raised_number_of_an_office_file_keeps_its_meaning(name, tmp_path):
     assert 'Counts of 10^6 or 10^-3 of Ca2+' in found.text.replace('−', '-')
 
 
-# --- damaged -----------------------------------------------------------------------------------------------------------
-
 TEXTS = ('.txt', '.md', '.csv', '.tsv', '.jsonl', '.html', '.eml', '.ris', '.nbib', '.bib', '.json', '.xml')
 
 
@@ -343,9 +341,6 @@ def test_archives_that_would_harm(whole, tmp_path):
     assert not (tmp_path.parent / 'out.txt').exists()
 
 
-# --- PDF ---------------------------------------------------------------------------------------------------------------
-
-
 def test_a_pdf_is_read_as_people_read_it(tmp_path):
     page = lambda n, lines: [*lines_of([f'Guideline 2024   page {n} of 3']), *lines]
     left = [f'left line {n} of a page that has more to' for n in range(8)]
@@ -375,8 +370,6 @@ def test_scans_and_passwords_are_named(tmp_path):
     [owned] = items_of(tmp_path, 'o.pdf', pdf([FIRST], user_password='', owner_password='x', algorithm='RC4-128'))
     assert owned.text == 'Diclofenac comes first.'
 
-
-# --- encodings, columns, libraries -------------------------------------------------------------------------------------
 
 LETTERS = {
     'cp1252': 'Müdigkeit und Übelkeit – Größe 1,70 m, “Précis”, niño',
@@ -464,9 +457,6 @@ def test_without_the_libraries_files_are_named_with_what_installs_them(whole, tm
             for line in ran.err.splitlines()
         )
     assert 'a.txt is not read' not in ran.err
-
-
-# --- kept, shown and never lost ----------------------------------------------------------------------------------------
 
 
 def test_page_heading_and_fields_are_kept_by_an_index_and_its_updates(whole, tmp_path, home, medir):

@@ -76,9 +76,6 @@ def test_lines_of_the_command_are_understood(block):
         command.make_context(name, rest, parent=context)
 
 
-# ---------------------------------------------------------------- what is run
-
-
 @pytest.fixture
 def desk(tmp_path, monkeypatch):
     "A folder with what the pages speak of: a task at path/to/folder, an encoder and two settings of trainings."

@@ -11,9 +11,6 @@ from medir_nb.data import limit_task, load_task
 from medir_nb.evaluator import evaluate
 
 
-# ---------------------------------------------------------------- titles of queries
-
-
 @pytest.fixture
 def titled(tmp_path):
     "A folder of which two judged queries have a title."
@@ -51,9 +48,6 @@ def test_a_registry_row_says_that_its_queries_are_titled_texts(titled, own_regis
     assert load_task('with').queries.text('q1') == 'Metformin drugs after a heart attack'
     untitled = load_task('without'), load_task('with', query_titles=False)
     assert {task.queries.text('q1') for task in untitled} == {'drugs after a heart attack'}
-
-
-# ---------------------------------------------------------------- what differs beside the method
 
 
 def test_a_comparison_names_each_setting_that_differs_and_what_was_cut(beir, medir, fake_minilm, tmp_path):
@@ -95,9 +89,6 @@ def test_the_commands_take_max_tokens(beir, medir, fake_minilm):
         evaluate(beir, object(), max_tokens=64)
 
 
-# ---------------------------------------------------------------- what a limit leaves
-
-
 def test_a_limit_says_what_remains_and_warns_of_dropped_queries(tmp_path, medir):
     "Thirty queries with twenty judged documents each: a limit of 60 keeps two, and a perfect score of theirs must not pass in silence."
     documents = [(f'd{i:03d}', '', f'disease{i // 20} sign{i}') for i in range(600)]
@@ -118,8 +109,6 @@ def test_a_limit_says_what_remains_and_warns_of_dropped_queries(tmp_path, medir)
     write_lines(tmp_path / 'sts' / 'pairs.jsonl', [{'sentence1': 'a', 'sentence2': 'b', 'score': i} for i in range(9)])
     load_task(tmp_path / 'sts', limit=4)
 
-
-# ---------------------------------------------------------------- a model of the Hub by its id
 
 COMMITS = ['c1' * 20, 'c2' * 20]
 
@@ -268,8 +257,6 @@ def test_an_existing_folder_wins_over_a_hub_id(tmp_path, monkeypatch, capfd):
     assert 'the folder is read; write hf:BAAI/bge-large-en-v1.5' in said
 
 
-# ---------------------------------------------------------------- checked before the first text is encoded
-
 LACKING = {
     'bge-large-en': 'neither in the Hub cache nor reachable',
     'voyage-3': 'the key of https://api.voyageai.com/v1 is not set',
@@ -352,9 +339,6 @@ def test_models_say_what_runs_here_and_why_not(medir, own_registry, monkeypatch,
     table = encoder.models_table().set_index('model').runs
     assert table['voyage-3'] == 'yes, asks https://api.voyageai.com/v1'
     assert table['bge-large-en'] == 'yes, after fetching ≈1.3 GB of weights'
-
-
-# ---------------------------------------------------------------- nothing is lost, and something moves
 
 
 def test_a_killed_encoding_keeps_what_slow_models_encoded(tmp_path, fake_minilm, monkeypatch):
@@ -451,9 +435,6 @@ def test_a_killed_mine_keeps_each_text_as_it_ends_and_goes_on(tmp_path):
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert kept() == 8 and len((tmp_path / 'out.jsonl').read_text().splitlines()) >= 1
-
-
-# ---------------------------------------------------------------- BM25 on Chinese
 
 
 def test_grams_are_characters_and_bigrams_with_other_words_once():

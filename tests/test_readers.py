@@ -17,8 +17,6 @@ from medir_nb.retrieval import models_of, parse, pending, Reranker, reranker_spe
 from medir_nb.retrieval.reading_stage import FAULTS_OF_READING, in_step, most_of_heap, setwise, window_spans
 from test_retrieval import CARD_PAIRS
 
-# ---------------------------------------------------------------- the probability of yes
-
 ANSWERING = {
     'qwen3-reranker-0.6b': ('AutoModelForCausalLM', 'yes no'),
     'bge-reranker-v2-gemma': ('AutoModelForCausalLM', 'Yes'),
@@ -98,9 +96,6 @@ def test_a_document_has_no_control_token_and_the_key_knows_the_prompt(answering,
         Reranker(reranker_spec(name, max_tokens=20)).backend().encode([('q', 'd')])
 
 
-# ---------------------------------------------------------------- windows and heaps
-
-
 def rankgpt_windows(n, window, step):
     "The loop of rank_llm's `sliding_windows`."
     end, start, out = n, n - window, []
@@ -158,8 +153,6 @@ def test_windows_and_heaps_are_those_of_the_published_code():
         assert order == llm_rankers_heapsort(n, children, min(top, n), best_of)
         assert len(asked) <= most_of_heap(n, settings)
 
-
-# ---------------------------------------------------------------- a language model behind a server
 
 WORDS = 'alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu'.split()
 

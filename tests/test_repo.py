@@ -225,8 +225,6 @@ def test_import_is_light():
     assert subprocess.run([sys.executable, '-c', code]).returncode == 0
 
 
-# ---------------------------------------------------------------- the size of the house
-
 sys.path.insert(0, str(ROOT / 'tools'))
 import density
 
@@ -246,9 +244,6 @@ def test_packaged_rows_name_no_folder(name):
     "A folder of one machine belongs into a row of its owner's, below $MEDIR_REGISTRY."
     named = {row: values.get('hub', '') for row, values in registry(name).items()}
     assert not {row: hub for row, hub in named.items() if hub.startswith(('/', '.', '~'))}
-
-
-# ---------------------------------------------------------------- what a reader is told to type
 
 
 def said_texts():

@@ -265,9 +265,6 @@ def test_every_picture_of_a_paper_stands_once_and_is_a_download(notebook, tmp_pa
     assert sum(picture not in offered for picture in pictures) == count and why
 
 
-# ---------------------------------------------------------------- the built site
-
-
 def test_the_search_knows_the_names_that_a_table_explains():
     rows = '<tr><td><code>pooling</code></td><td><code>mean</code></td></tr><tr><td>x</td></tr><tr><td><code>dim</code>'
     page = f'<h1 id="p">P</h1><p>x</p><h2 id="s">S</h2><table><tr><th>setting</th></tr>{rows}</td></tr></table><h2 id="e">E</h2>'

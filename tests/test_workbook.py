@@ -350,9 +350,6 @@ def test_models_are_printed_as_json(medir, monkeypatch):
     assert set(json.loads(medir('models', '--json').out)) == {'encoders', 'rerankers', 'llms'}
 
 
-# ---------------------------------------------------------------- the line
-
-
 def test_the_home_folder_stands_anywhere_on_the_line(medir, tmp_path, home):
     other = tmp_path / 'other'
     for line in (['--home', other, 'status'], ['status', '--home', other], ['status', f'--home={other}', '--wide']):
@@ -456,9 +453,6 @@ def test_a_cell_that_ends_in_an_error_of_ours_shows_one_line(monkeypatch):
     monkeypatch.setenv('MEDIR_DEBUG', '1')
     shell.run_cell(cell)
     assert 'Traceback' in shown[1][0]
-
-
-# ---------------------------------------------------------------- plans of the real notebooks
 
 
 def parameters_of(notebook, preset='paper', **own):
@@ -629,8 +623,6 @@ def test_every_notebook_is_in_the_batch_of_smoke():
     batch = yaml.safe_load((REAL / 'params' / 'batches' / 'smoke.yaml').read_text())
     assert {run['notebook'] for run in batch['runs']} == {path.parent.name for path in PRESETS}
 
-
-# ---------------------------------------------------------------- the published cells: what was measured, and how the rest could be
 
 WAYS = list(registry('coverage')['ways'])
 KINDS = [kind for kind in VERDICTS if kind != 'not run']
@@ -881,8 +873,6 @@ def test_a_batch_starts_no_run_once_its_hours_are_spent_and_closes_with_its_page
     assert 'run 3: toy is not started: the 2 hours of the batch are spent' in capsys.readouterr().err
 
 
-# ---------------------------------------------------------------- the leaderboard; the browser's part is `make docs-check`
-
 WEB = REAL / 'medir_nb' / 'registry' / 'web'
 NODE = shutil.which('node')
 EVIL = '</script><img src=x onerror=alert(1)>'
@@ -1123,9 +1113,6 @@ def test_the_leaderboard_is_a_page_or_rows(medir, tmp_path):
     assert 'r2med' in medir('leaderboard', 'r2mde', '--json').err
 
 
-# ---------------------------------------------------------------- the tool that puts what a language model wrote where it travels with the package
-
-
 def record_tool():
     "The module tools/record.py."
     spec = importlib.util.spec_from_file_location('record_tool', REAL / 'tools' / 'record.py')
@@ -1142,8 +1129,6 @@ def test_collecting_adds_what_is_missing_and_keeps_what_was_there(tmp_path):
     assert travels.read_text().splitlines() == list(lines.values())
     assert record_tool().added(at_home, travels) == 0
 
-
-# ---------------------------------------------------------------- what a batch waits for, what stands in its way, and what a training leaves in memory
 
 LOOP = {'documents': 'hpo-lay:train', 'query_llm': 'smollm2', 'generator': 'smollm2', 'retriever': 'minilm'}
 LOOP |= {'generator_name': 'g', 'retriever_name': 'r'}
@@ -1258,8 +1243,6 @@ def test_a_training_gives_its_memory_back(home, tmp_path, monkeypatch):
     trainer.train_encoder(model='minilm', data=str(data), output='small', **settings)
     assert loaded and loaded[0]() is None and not encoder.model._recent
 
-
-# ---------------------------------------------------------------- a plan of a large corpus: arithmetic by hand, and a simulation at its ends
 
 FOUR = parse_machines('h100x8:4')
 
