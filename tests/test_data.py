@@ -1,24 +1,12 @@
 """Test collections and raw texts: layouts, the Hub, mteb, passages, pairs."""
 
-import gzip
-import importlib.util
-import inspect
-import itertools
-import json
-import os
-import re
-import subprocess
-import sys
+import gzip, importlib.util, inspect, json, os, re, subprocess, sys
 from collections import Counter
 from pathlib import Path
 from dataclasses import replace
-
-import numpy as np
-import pandas as pd
-import pytest
-
+import numpy as np, pandas as pd, pytest
 from conftest import DOCUMENTS, QRELS, QUERIES, in_full, write_beir, write_lines
-from medir_nb import core
+from medir_nb import core, data
 from medir_nb.core import MedirError, file_fingerprint, registry, write_json
 from medir_nb.data import Document, Duplicates, PairFile, PairSettings, corpus_pairs, hpo_lay, limit_task
 from medir_nb.data import load_folder, load_mteb, load_task, make_pairs, mixed_pairs, pretraining_table
@@ -30,8 +18,8 @@ from medir_nb.encoder import Encoder, encoder_spec, models_table
 from medir_nb.evaluator import evaluate, per_query
 from medir_nb.papers import published
 from medir_nb.retrieval import search
+from medir_nb.study.reading import write_documents
 from medir_nb.workbook import valid_receipt
-
 
 RERANKED = [('q1', 'd09'), ('q1', 'd02'), ('q1', 'd05'), ('q2', 'd03'), ('q2', 'd06'), ('q3', 'd11'), ('q3', 'd08')]
 
@@ -54,8 +42,6 @@ def test_beir_folder_and_its_report(beir, home):
 
 def test_second_load_comes_from_the_home_folder(beir, home, monkeypatch):
     first = load_task(str(beir))
-    from medir_nb import data
-
     monkeypatch.setattr(data.task_folders, 'json_lines', lambda path: pytest.fail(f'{path} is parsed again'))
     again = load_task(str(beir))
     assert again.report == first.report and again.fingerprint == first.fingerprint
@@ -74,9 +60,8 @@ def test_gzipped_files_and_those_of_windows(tmp_path, kind):
     assert load_folder(other).fingerprint == load_folder(plain).fingerprint
 
 
-@pytest.mark.parametrize(
-    'queries,qrels', list(itertools.product(['query.jsonl', 'queries.jsonl'], ['qrels.jsonl', 'qrels.txt']))
-)
+@pytest.mark.parametrize('queries', ['query.jsonl', 'queries.jsonl'])
+@pytest.mark.parametrize('qrels', ['qrels.jsonl', 'qrels.txt'])
 def test_automir_and_r2med_folders(tmp_path, queries, qrels):
     folder = tmp_path / 'Biology'
     write_lines(folder / 'corpus.jsonl', [{'id': i, 'text': f'{t} {b}'.strip()} for i, t, b in DOCUMENTS])
@@ -106,9 +91,8 @@ def test_reranking_ranks_the_given_lists(tmp_path, fake_minilm):
 
 def hub_copy(folder, parts):
     "A data set whose README names one configuration a part: `{config: (split, rows)}`."
-    config = ''.join(
-        f'- config_name: {c}\n  data_files:\n  - split: {s}\n    path: {c}.jsonl\n' for c, (s, _) in parts.items()
-    )
+    one = '- config_name: {0}\n  data_files:\n  - split: {1}\n    path: {0}.jsonl\n'
+    config = ''.join(one.format(name, split) for name, (split, _) in parts.items())
     folder.mkdir(parents=True)
     (folder / 'README.md').write_text(f'---\nconfigs:\n{config}---\n')
     for c, (_, rows) in parts.items():
@@ -127,40 +111,34 @@ def datasets_cache(tmp_path, monkeypatch):
 BARE = [{'id': i, 'text': f'{t} {b}'.strip()} for i, t, b in DOCUMENTS]
 ASKED = [{'id': i, 'text': t} for i, t in QUERIES]
 GRADED = [{'q_id': q, 'p_id': d, 'score': g} for q, d, g in QRELS]
-HUB_LAYOUTS = {
-    'mteb': (
-        {
-            'corpus': ('corpus', [{'_id': i, 'title': t, 'text': b} for i, t, b in DOCUMENTS]),
-            'queries': ('queries', [{'_id': i, 'text': t} for i, t in QUERIES]),
-            'default': ('test', [{'query-id': q, 'corpus-id': d, 'score': float(g)} for q, d, g in QRELS]),
-        },
-        None,
-    ),
-    'cmirb': (
-        {'corpus': ('corpus', BARE), 'queries': ('queries', ASKED), 'default': ('test', GRADED)},
-        {'corpus': ['corpus', 'corpus'], 'queries': ['queries', 'queries'], 'qrels': ['default', 'test']},
-    ),
-    'r2med': (
-        {'corpus': ('corpus', BARE), 'query': ('query', ASKED), 'qrels': ('qrels', GRADED)},
-        {'corpus': ['corpus', 'corpus'], 'queries': ['query', 'query'], 'qrels': ['qrels', 'qrels']},
-    ),
+CONFIGS = {
+    'mteb': None,
+    'cmirb': {'corpus': ['corpus', 'corpus'], 'queries': ['queries', 'queries'], 'qrels': ['default', 'test']},
+    'r2med': {'corpus': ['corpus', 'corpus'], 'queries': ['query', 'query'], 'qrels': ['qrels', 'qrels']},
 }
-
-
+HUB_LAYOUTS = {
+    'mteb': [
+        [{'_id': i, 'title': t, 'text': b} for i, t, b in DOCUMENTS],
+        [{'_id': i, 'text': t} for i, t in QUERIES],
+        [{'query-id': q, 'corpus-id': d, 'score': float(g)} for q, d, g in QRELS],
+    ],
+    **dict.fromkeys(('cmirb', 'r2med'), [BARE, ASKED, GRADED]),
+}
 OPEN_ROW = {'kind': 'retrieval', 'split': 'test', 'language': 'en', 'measures': ['nDCG@10'], 'access': 'open'}
 
 
 @pytest.mark.parametrize('layout', HUB_LAYOUTS)
 def test_hub_layouts_through_a_registry_row(tmp_path, layout, own_registry, datasets_cache, home):
-    parts, configs = HUB_LAYOUTS[layout]
+    configs, rows = CONFIGS[layout], HUB_LAYOUTS[layout]
+    named = (configs or CONFIGS['cmirb']).values()
+    parts = {name: (split, part) for (name, split), part in zip(named, rows, strict=True)}
     folder = hub_copy(tmp_path / 'hub' / layout, parts)
     row = {'title': layout, 'paper': 'r2med', 'hub': str(folder), 'revision': '0' * 40, **OPEN_ROW}
     row |= {'queries': 4, 'documents': 12, 'qrels': 9}
     own_registry(tasks={'own-hub': {**row, **({'configs': configs} if configs else {})}})
     task = load_task('own-hub')
     assert judgements(task) == sorted(QRELS)
-    assert list(task.corpus.ids) == [d for d, _, _ in DOCUMENTS]
-    assert task.registered
+    assert list(task.corpus.ids) == [d for d, _, _ in DOCUMENTS] and task.registered
     assert task.corpus.texts() == [f'{t} {b}'.strip() for _, t, b in DOCUMENTS] and task.split == 'test'
     in_a_folder = evaluate(str(write_beir(tmp_path / 'tiny')), 'bm25').mean('nDCG@10')
     assert evaluate(task, 'bm25').mean('nDCG@10') == pytest.approx(in_a_folder)
@@ -169,11 +147,9 @@ def test_hub_layouts_through_a_registry_row(tmp_path, layout, own_registry, data
 
 
 def test_frames_in_memory(tmp_path):
-    frames = (
-        pd.DataFrame(DOCUMENTS, columns=['id', 'title', 'text']),
-        pd.DataFrame(QUERIES, columns=['_id', 'text']),
-        pd.DataFrame(QRELS, columns=['query_id', 'doc_id', 'relevance']),
-    )
+    columns = ['id', 'title', 'text'], ['_id', 'text'], ['query_id', 'doc_id', 'relevance']
+    rows = zip((DOCUMENTS, QUERIES, QRELS), columns)
+    frames = [pd.DataFrame(part, columns=names) for part, names in rows]
     task = task_from_frames(*frames, name='own')
     assert judgements(task) == sorted(QRELS) and task.report['queries_without_relevant'] == 1
     assert not (tmp_path / 'home').exists()
@@ -183,11 +159,9 @@ def test_frames_in_memory(tmp_path):
         task_from_frames(*frames[:2], frames[2].assign(doc_id='d99'))
 
 
-@pytest.mark.parametrize(
-    'names', [('docno', 'qid', 'query', 'label'), ('doc_id', 'query_id', 'text', 'relevance')], ids=' '.join
-)
+@pytest.mark.parametrize('names', ['docno qid query label', 'doc_id query_id text relevance'])
 def test_frames_of_other_tools(names):
-    document, query, words, grade = names
+    document, query, words, grade = names.split()
     corpus = pd.DataFrame(DOCUMENTS, columns=[document, 'title', 'text'])
     queries = pd.DataFrame(QUERIES, columns=[query, words])
     qrels = pd.DataFrame(QRELS, columns=[query, document, grade])
@@ -332,9 +306,8 @@ def test_a_run_names_the_commits_that_it_read(home, medir, beir, tmp_path, monke
     monkeypatch.setenv('MEDIR_OUT', str(tmp_path / 'out'))
     record(home, 'some/where')
     assert core.commit_of('some/where', 'unknown') == COMMIT and core.commit_of('some/where', 'e' * 40) == 'e' * 40
-    assert json.loads((tmp_path / 'out' / 'revisions.json').read_text()) == {
-        'model some/where': {'commit': COMMIT, 'resolved': '2026-11-21'}
-    }
+    [read] = json.loads((tmp_path / 'out' / 'revisions.json').read_text()).items()
+    assert read == ('model some/where', {'commit': COMMIT, 'resolved': '2026-11-21'})
 
 
 def test_a_receipt_holds_while_its_commits_do(home):
@@ -399,7 +372,7 @@ def automir_files(folder='dataset/Tiny'):
 def tiny_row(commit, **more):
     row = {'title': 'Tiny', 'paper': 'automir', 'hub': 'CMIRB/Tiny', 'revision': 'unknown', **OPEN_ROW}
     row |= {'git': f'own/automir@{commit} dataset/Tiny', 'queries': 2, 'documents': 5, 'qrels': 2}
-    return row | {'configs': HUB_LAYOUTS['cmirb'][1]} | more
+    return row | {'configs': CONFIGS['cmirb']} | more
 
 
 def test_a_task_of_a_repository_is_fetched_once_and_counted(github, own_registry, home, monkeypatch, capfd):
@@ -473,15 +446,8 @@ def test_every_cmirb_task_names_the_repository_and_its_folder():
     assert {source['commit'] for source in sources} == {'e07fda66decaa49fc5d1def090fb381c15ed1ff8'}
 
 
-MEASURES = {
-    'nDCG@10': 'ndcg_at_10',
-    'R@100': 'recall_at_100',
-    'AP@10': 'map_at_10',
-    'P@10': 'precision_at_10',
-    'RR@10': 'mrr_at_10',
-    'nDCG@100': 'ndcg_at_100',
-    'R@10': 'recall_at_10',
-}
+MEASURES = {'nDCG@10': 'ndcg_at_10', 'R@100': 'recall_at_100', 'AP@10': 'map_at_10', 'P@10': 'precision_at_10'}
+MEASURES |= {'RR@10': 'mrr_at_10', 'nDCG@100': 'ndcg_at_100', 'R@10': 'recall_at_10'}
 PER_QUERY = {'nDCG@10': 'ndcg_cut_10', 'R@100': 'recall_100', 'AP@10': 'map_cut_10', 'P@10': 'P_10'}
 
 
@@ -495,16 +461,9 @@ def through_mteb(task, model, folder):
     found = {}
 
     class Local(AbsTaskRetrieval):
-        metadata = TaskMetadata(
-            name='LocalPool',
-            dataset={'path': 'local', 'revision': 'local'},
-            description='A pool on this machine',
-            type='Retrieval',
-            category='t2t',
-            eval_splits=['test'],
-            eval_langs=['eng-Latn'],
-            main_score='ndcg_at_10',
-        )
+        told = {'name': 'LocalPool', 'dataset': {'path': 'local', 'revision': 'local'}, 'description': 'A pool'}
+        told |= {'type': 'Retrieval', 'category': 't2t', 'eval_splits': ['test'], 'eval_langs': ['eng-Latn']}
+        metadata = TaskMetadata(**told, main_score='ndcg_at_10')
 
         def load_data(self, *args, **kwargs):
             if self.data_loaded:
@@ -605,14 +564,9 @@ from medir_nb.data import expand_tasks, suite_tasks
 from medir_nb.data.mteb_tasks import _KINDS
 
 pytestmark = pytest.mark.filterwarnings('ignore')
-OLDER = [task.metadata.name for task in mteb.get_benchmark('R2MED').tasks] + [
-    'ChatDoctorRetrieval',
-    'BrightBiologyRetrieval',
-    'BrightAopsRetrieval',
-    'PublicHealthQA/english',
-    'CUREv1/es/dermatology',
-    'mFollowIR/zho',
-]
+OLDER = [task.metadata.name for task in mteb.get_benchmark('R2MED').tasks]
+OLDER += ['ChatDoctorRetrieval', 'BrightBiologyRetrieval', 'BrightAopsRetrieval']
+OLDER += ['PublicHealthQA/english', 'CUREv1/es/dermatology', 'mFollowIR/zho']
 NEWER = ['NFCorpus', 'IFIRCds', 'CMedQAv2-reranking', 'BIOSSES']
 NEWER += [row['decontaminated'][5:] for row in registry('tasks').values() if row.get('decontaminated')]
 SEVERAL = ['PublicHealthQA', 'CUREv1', 'CUREv1/es', 'mFollowIR']
@@ -817,27 +771,12 @@ def test_the_printed_download_is_enough_without_a_network(hub, tmp_path, found):
     assert len(hub.asked) == mark
 
 
+LOST = {'missing': ('qrels/qrels-00000-of-00001.parquet',)}
 FAULTS = {  # data set: its task, what is wrong, what is said
-    'R2MED/Biology': (
-        'R2MEDBiologyRetrieval',
-        {'gated': 403},
-        'its data set is gated: its owner grants access; ask for',
-    ),
-    'R2MED/PMC-Clinical': (
-        'R2MEDPMCClinicalRetrieval',
-        {'missing': ('qrels/qrels-00000-of-00001.parquet',)},
-        'its data set lacks a file that the Hub lists there',
-    ),
-    'mteb/nfcorpus': (
-        'NFCorpus',
-        {},
-        'is a script at ec0fa4fe99da2ff19ca1214b7966684033a58814, which datasets no longer',
-    ),
-    'mteb/scifact': (
-        'SciFact',
-        None,
-        'the Hub has no dataset mteb/scifact, or it is private; correct the name, or log in',
-    ),
+    'R2MED/Biology': ('R2MEDBiologyRetrieval', {'gated': 403}, 'is gated: its owner grants access; ask for'),
+    'R2MED/PMC-Clinical': ('R2MEDPMCClinicalRetrieval', LOST, 'its data set lacks a file that the Hub lists there'),
+    'mteb/nfcorpus': ('NFCorpus', {}, 'is a script at ec0fa4fe99da2ff19ca1214b7966684033a58814, which datasets no'),
+    'mteb/scifact': ('SciFact', None, 'the Hub has no dataset mteb/scifact, or it is private; correct the name'),
 }
 
 
@@ -994,8 +933,6 @@ def test_the_newest_version_of_a_citation_alone_counts(tmp_path, capsys, names):
     wanted = {'1': 'new', '2': 'second', '4': 'of the later file', '5': 'x'}
     assert {document.id: document.title for document in read(tmp_path)} == wanted
     assert '2 older versions of documents and 2 deleted citations are left out' in capsys.readouterr().err
-    from medir_nb.study.reading import write_documents
-
     met = write_documents(tmp_path, tmp_path / 'corpus' / 'corpus.jsonl')
     assert (met.kept, met.renamed) == (4, 0)
 
@@ -1009,51 +946,35 @@ def article(number, title, version='', year='2020', kind='pmcid'):
     )
 
 
-TWICE = {
-    'a later date': ({'a.nxml': article('PMC1', 'new', year='2021'), 'b.nxml': article('PMC1', 'old')}, 'new'),
-    'a later version': (
-        {'a.xml': article('PMC1', 'new', '2', '2019'), 'b.nxml': article('PMC1', 'old', '1', '2024')},
-        'new',
-    ),
-    'the same': ({'a.nxml': article('PMC1', 'old'), 'b.nxml': article('PMC1', 'new')}, 'new'),
-    'a full text and its abstract': (
-        {'a.nxml': article('1', 'new', kind='pmid'), 'b.xml': cited(1, 'old', '9')},
-        'new',
-    ),
-    'rows': (
-        {
-            'a.jsonl': json.dumps({'pmid': 1, 'title': 'old', 'text': 'x'}),
-            'b.csv': '_id,title,text\n1,old,x\n',
-            'c.xml': cited(1, 'new'),
-        },
-        'new',
-    ),
+OLD_ROW = json.dumps({'pmid': 1, 'title': 'old', 'text': 'x'})
+TWICE = {  # files that hold one number, of which the document entitled new is kept
+    'a later date': {'a.nxml': article('PMC1', 'new', year='2021'), 'b.nxml': article('PMC1', 'old')},
+    'a later version': {'a.xml': article('PMC1', 'new', '2', '2019'), 'b.nxml': article('PMC1', 'old', '1', '2024')},
+    'the same': {'a.nxml': article('PMC1', 'old'), 'b.nxml': article('PMC1', 'new')},
+    'a full text and its abstract': {'a.nxml': article('1', 'new', kind='pmid'), 'b.xml': cited(1, 'old', '9')},
+    'rows': {'a.jsonl': OLD_ROW, 'b.csv': '_id,title,text\n1,old,x\n', 'c.xml': cited(1, 'new')},
 }
 
 
 @pytest.mark.parametrize('order', [1, -1])
 @pytest.mark.parametrize('case', TWICE)
 def test_a_number_that_stands_in_several_files_is_one_document(tmp_path, capsys, case, order):
-    from medir_nb.study.reading import write_documents
-
-    files, title = TWICE[case]
-    for stem, (name, content) in zip('abc'[::order], list(files.items())[:: order if case == 'the same' else 1]):
+    files = list(TWICE[case].items())
+    for stem, (name, content) in zip('abc'[::order], files[:: order if case == 'the same' else 1]):
         (tmp_path / f'{stem}{Path(name).suffix}').write_text(content)
-    assert [document.title for document in read(tmp_path)] == [title]
+    assert [document.title for document in read(tmp_path)] == ['new']
     assert re.search(r'\d documents? (is|are) left out: XML|older version', capsys.readouterr().err)
     met = write_documents(tmp_path, tmp_path / 'corpus' / 'corpus.jsonl')
     assert (met.kept, met.renamed) == (1, 0)
 
 
+DEEP = b'<article><body>' + b'<p>' * 30_000 + b'</p>' * 30_000 + b'</body></article>'
 FILE_FAULTS = {
     'a stray sign': (PUBMED.replace('&amp;', '&').encode(), r'p\.xml:8: malformed XML'),
     'cut': (PUBMED[:900].encode(), r'p\.xml:\d+: malformed XML'),
     'of another kind': (b'<html><p>404</p></html>', r'p\.xml: neither a citation of PubMed'),
     'an unknown encoding': (b'<?xml version="1.0" encoding="klingon"?><article/>', r'p\.xml.*encoding'),
-    'too deep': (
-        b'<article><body>' + b'<p>' * 30_000 + b'</p>' * 30_000 + b'</body></article>',
-        r'p\.xml: its elements',
-    ),
+    'too deep': (DEEP, r'p\.xml: its elements'),
 }
 
 
@@ -1069,8 +990,7 @@ def test_a_broken_xml_file_among_many_is_named_or_skipped_and_counted(fault, tmp
     counts = Counter()
     documents = read(tmp_path, skip_broken=True, counts=counts)
     assert (documents[0].id, documents[-1].id) == ('PMC55', 'PMC56')
-    assert counts['broken files'] == 1
-    assert counts['files'] == 3
+    assert (counts['broken files'], counts['files']) == (1, 3)
     assert 'p.xml' in (said := capsys.readouterr().err) and 'left out' in said and said.count('\n') == 1
 
 
@@ -1186,7 +1106,6 @@ def test_a_file_of_ones_own_needs_no_report(tmp_path):
 
 def test_rows_on_disk_make_the_batches_that_rows_in_memory_make(tmp_path, home):
     import torch
-    from medir_nb.encoder import Encoder
     from medir_nb.trainer import DiskPairs, PairBatches, Pairs
 
     documents = [Document(str(n), f'Title {n % 5}', words(20, n)) for n in range(12)]  # titles repeat
@@ -1205,19 +1124,14 @@ def test_rows_on_disk_make_the_batches_that_rows_in_memory_make(tmp_path, home):
         DiskPairs(tmp_path / 'pairs.jsonl', negatives=1)
 
 
-@pytest.fixture
-def streams(tmp_path):
-    files = {}
-    for name, size in {'a': 17, 'b': 5, 'c': 29}.items():
-        files[name] = tmp_path / f'{name}.jsonl'
-        write_pairs(some_rows(size, name), files[name])
-    return files
+ONE_OF_EACH = {'a': 1, 'b': 1, 'c': 1}
 
 
-@pytest.mark.parametrize(
-    'weights', [{'a': 1, 'b': 1}, {'a': 1, 'b': 0, 'c': 1}, {'a': 1, 'b': 1, 'c': 1, 'd': 1}, {'a': 'x'}]
-)
-def test_weights_that_say_nothing_are_refused(streams, weights):
+@pytest.mark.parametrize('weights', [{'a': 1, 'b': 1}, ONE_OF_EACH | {'b': 0}, ONE_OF_EACH | {'d': 1}, {'a': 'x'}])
+def test_weights_that_say_nothing_are_refused(tmp_path, weights):
+    streams = {name: tmp_path / f'{name}.jsonl' for name in ONE_OF_EACH}
+    for name, file in streams.items():
+        write_pairs(some_rows(5, name), file)
     with pytest.raises(MedirError, match='weights of the mixture'):
         list(mixed_pairs(streams, weights))
     with pytest.raises(MedirError, match='no stream'):
