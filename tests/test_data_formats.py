@@ -1,7 +1,8 @@
 "Documents as they come: every format that is read, small ones made here, whole, damaged, and without the libraries."
 
 import io, json, random, subprocess, sys, zipfile
-import pytest
+import docx as word, openpyxl, pandas as pd, pptx as slides, pytest, xlsxwriter
+from pypdf import PdfWriter
 from conftest import write_lines
 from medir_nb.core import MedirError
 from medir_nb.core.files import decoded, not_utf8
@@ -14,8 +15,6 @@ from medir_nb.study.reading import write_documents
 
 def pdf(pages, outline=(), **encrypt):
     "A PDF with `(x, y, text)` pieces on each page; `None` is a page with a picture alone."
-    from pypdf import PdfWriter
-
     objects = [b'<</Type/Catalog/Pages 2 0 R>>', b'', b'<</Type/Font/Subtype/Type1/BaseFont/Courier>>']
     image = b'<</Type/XObject/Subtype/Image/Width 1/Height 1/ColorSpace/DeviceGray/BitsPerComponent 8/Length 1>>'
     objects.append(image + b'stream\n\0\nendstream')
@@ -54,9 +53,7 @@ def saved(file):
 
 
 def docx():
-    from docx import Document
-
-    file = Document()
+    file = word.Document()
     file.core_properties.title = 'Pain'
     file.add_heading('Renal colic', 1)
     file.add_heading('Treatment', 2)
@@ -67,9 +64,7 @@ def docx():
 
 
 def pptx():
-    from pptx import Presentation
-
-    file = Presentation()
+    file = slides.Presentation()
     for title, text in (('Sepsis', 'Cultures before antibiotics.'), ('Treatment', 'Diclofenac comes first.')):
         slide = file.slides.add_slide(file.slide_layouts[1])
         slide.shapes.title.text, slide.placeholders[1].text = title, text
@@ -77,9 +72,7 @@ def pptx():
 
 
 def xlsx():
-    from openpyxl import Workbook
-
-    file = Workbook()
+    file = openpyxl.Workbook()
     for row in (['id', 'title', 'text', 'Year'], ['r1', 'Colic', 'Diclofenac comes first.', 2024], [None] * 4):
         file.active.append(row)
     return saved(file)
@@ -114,21 +107,12 @@ MAIL += 'Content-Disposition: attachment; filename=more.txt\n\nMost stones pass.
 FIRST = [(50, 700, 'Diclofenac comes first.')]
 
 
-def parquet() -> bytes:
-
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    file = io.BytesIO()
-    pq.write_table(pa.table({'_id': ['1'], 'text': ['Diclofenac comes first.'], 'year': [2024]}), file)
-    return file.getvalue()
-
-
+ROW = {'_id': '1', 'text': 'Diclofenac comes first.', 'year': 2024}
 WHOLE = {
-    'a.parquet': parquet,
+    'a.parquet': lambda: pd.DataFrame([ROW]).to_parquet(),
     'a.txt': lambda: b'Diclofenac comes first.',
     'a.md': lambda: b'---\ntitle: Colic\nyear: 2024\n---\n# Renal colic\n## Treatment\nDiclofenac comes first.\n',
-    'a.jsonl': lambda: b'{"_id": "1", "text": "Diclofenac comes first.", "year": 2024}\n',
+    'a.jsonl': lambda: json.dumps(ROW).encode(),
     'a.json': lambda: json.dumps(FHIR).encode(),
     'a.xml': lambda: CDA.encode(),
     'a.csv': lambda: b'Nr;Frage;Antwort;Jahr\n1;Kolik?;"Diclofenac comes first.";2024\n',
@@ -142,7 +126,7 @@ WHOLE = {
     'a.eml': MAIL.encode,
     'a.ris': lambda: b'TY  - JOUR\nTI  - Colic\nAB  - Diclofenac comes\n first.\nPY  - 2024\nDO  - 10.1/x\nER  - \n',
     'a.nbib': lambda: (
-        b'PMID- 1\nTI  - Colic\nAB  - Diclofenac comes\n      first.\nDP  - 2024\n\nPMID- 2\nTI  - Gout\n'
+        b'PMID- 1\nTI  - Colic\nAB  - Diclofenac\n      comes first.\nDP  - 2024\n\nPMID- 2\nTI  - Gout\n'
     ),
     'a.bib': lambda: b'@article{x, title={Colic}, author={M{\\"u}ller}, abstract={Diclofenac comes first.}, year=2024}',
     'a.zip': lambda: packed({'deep/note.txt': 'Diclofenac comes first.', '.hidden': 'x'}),
@@ -200,9 +184,7 @@ PIECES = ('Counts of 10', '6', ' or 10', '-3', ' of Ca', '2+')  # every second o
 
 
 def raised_docx():
-    from docx import Document
-
-    file = Document()
+    file = word.Document()
     for paragraph in (file.add_paragraph(), file.add_table(1, 1).cell(0, 0).paragraphs[0]):
         for number, text in enumerate(PIECES):
             paragraph.add_run(text).font.superscript = bool(number % 2) or None
@@ -210,9 +192,7 @@ def raised_docx():
 
 
 def raised_pptx():
-    from pptx import Presentation
-
-    file = Presentation()
+    file = slides.Presentation()
     paragraph = file.slides.add_slide(file.slide_layouts[1]).placeholders[1].text_frame.paragraphs[0]
     for number, text in enumerate(PIECES):
         run = paragraph.add_run()
@@ -223,10 +203,8 @@ def raised_pptx():
 
 
 def raised_xlsx():
-    from xlsxwriter import Workbook
-
     out = io.BytesIO()
-    with Workbook(out) as book:
+    with xlsxwriter.Workbook(out) as book:
         raised = book.add_format({'font_script': 1})
         sheet = book.add_worksheet()
         sheet.write_row(0, 0, ['title', 'text'])

@@ -1,7 +1,7 @@
 "What a reader meets who brings collections and models of his own: settings that differ, titles, limits, checks before work, plans."
 
 import json, os, signal, subprocess, sys, time
-import pytest
+import pytest, transformers
 from conftest import DOCUMENTS, QUERIES, TASK_ROW, refuses, seeded, write_beir, write_lines
 from hub.server import Hub, Repository
 from hub.services import process_environment
@@ -12,6 +12,7 @@ from medir_nb.encoder import encoder_spec
 from medir_nb.evaluator import evaluate
 from medir_nb.retrieval import ANALYZERS, analyze, parse, with_max_tokens
 from medir_nb.trainer import synthesize_queries
+from tiny_models import FAMILIES, as_sentence_transformer, make_model, make_tokenizer
 
 
 @pytest.fixture
@@ -89,9 +90,8 @@ def test_the_commands_take_max_tokens(beir, medir, fake_minilm):
 def test_a_limit_says_what_remains_and_warns_of_dropped_queries(tmp_path, medir):
     "A perfect score of the few queries that are left must not pass in silence."
     documents = [(f'd{i:03d}', '', f'disease{i // 20} sign{i}') for i in range(600)]
-    queries = [(f'q{i}', f'disease{i}') for i in range(30)]
     judged = [(f'q{i // 20}', f'd{i:03d}', 1) for i in range(600)]
-    folder = write_beir(tmp_path / 'thirty', documents, queries, judged)
+    folder = write_beir(tmp_path / 'thirty', documents, [(f'q{i}', f'disease{i}') for i in range(30)], judged)
     data.task._say_once.cache_clear()
     out = medir('evaluate', folder, '--system', 'bm25', '--limit', '60', '--measures', 'R@100')
     (warned,) = [line for line in out.err.splitlines() if ' remain; ' in line]
@@ -112,7 +112,6 @@ COMMITS = ['c1' * 20, 'c2' * 20]
 
 def sentence_transformer(folder):
     "A tiny random sentence-transformers model that reads 64 tokens and puts `query: ` before a query."
-    from tiny_models import as_sentence_transformer, make_model
 
     as_sentence_transformer(make_model('bert', folder.parent / 'plain-bert'), folder, pooling='cls')
     own = {'prompts': {'query': 'query: ', 'document': ''}, 'similarity_fn_name': 'dot'}
@@ -123,15 +122,12 @@ def sentence_transformer(folder):
 
 def bare_model(folder):
     "Weights without a word on pooling."
-    from tiny_models import make_model
 
     make_model('bert', folder)
 
 
 def pair_model(folder):
     "A tiny cross-encoder of one logit."
-    import transformers
-    from tiny_models import FAMILIES, make_tokenizer
 
     tokenizer = make_tokenizer('bert')
     config = transformers.BertConfig(vocab_size=len(tokenizer), num_labels=1, **FAMILIES['bert'][1])
@@ -370,7 +366,7 @@ def test_a_miner_whose_answers_repeat_stops_early_and_says_why(speaks, home, tmp
 
 @pytest.mark.slow
 def test_a_killed_mine_keeps_each_text_as_it_ends_and_goes_on(tmp_path):
-    "The embedded language model on eight documents of one batch: killed in the middle of the batch, it has kept those that had ended."
+
     eight = [{'id': f'd{i}', 'doc': f'{title}. {text}'} for i, (_, title, text) in enumerate(DOCUMENTS[:8])]
     source = write_lines(tmp_path / 'eight.jsonl', eight)
     home, tape = tmp_path / 'own', tmp_path / 'own' / 'cassettes' / 'smollm2.jsonl'

@@ -1,7 +1,7 @@
 "Models that read: the probability of yes, and language models that order windows of a list."
 
 import re
-import numpy as np, pandas as pd, pytest
+import numpy as np, pandas as pd, pytest, torch, transformers
 from conftest import refuses
 from hub.models import reranker_files
 from medir_nb.core import MedirError, registry
@@ -54,9 +54,6 @@ def published_inputs(name, tokenizer, query, document, limit):
 
 @pytest.mark.parametrize('name', ANSWERING)
 def test_the_probability_of_yes_is_that_of_plain_transformers(answering, own_registry, name):
-    import torch
-    import transformers
-
     own_registry(rerankers={name: registry('rerankers')[name] | {'hub': str(answering[name]), 'revision': 'tiny'}})
     backend = Reranker(reranker_spec(name, dtype='fp32', max_tokens=300)).backend()
     got = backend.encode(CARD_PAIRS)
@@ -164,7 +161,7 @@ def listed(home):
 
 
 def by_worth(messages):
-    "A model that knows which passages are worth most."
+
     worth = [int(w) for w in re.findall(r'^\[\d+\].*worth(\d+)', messages[-1]['content'], re.M)]
     return ' > '.join(f'[{i + 1}]' for i in sorted(range(len(worth)), key=lambda i: -worth[i]))
 

@@ -68,13 +68,6 @@ def test_modules_import_only_from_modules_before_them(module):
     assert not used or module != 'worker'
 
 
-@pytest.mark.parametrize('module', ORDER)
-def test_a_module_imports_no_private_name_of_another(module):
-    imports = [node for node in ast.walk(ast.parse(file_of(module).read_text())) if isinstance(node, ast.ImportFrom)]
-    own = [node for node in imports if node.level or 'medir_nb' in (node.module or '')]
-    assert not [alias.name for node in own for alias in node.names if re.match('_[^_]', alias.name)]
-
-
 @pytest.mark.parametrize('door', sorted({m.split('.')[0] for m in ORDER if '.' in m}))
 def test_a_door_offers_what_its_modules_define(door):
     package = importlib.import_module(f'medir_nb.{door}')
@@ -83,15 +76,15 @@ def test_a_door_offers_what_its_modules_define(door):
         assert not name.startswith('_') and hasattr(package, name), name
 
 
-ABOUT_TORCH = {'trainer.losses'}
-
-
 @pytest.mark.parametrize('module', ORDER)
-def test_heavy_imports_are_inside_functions(module):
+def test_a_module_imports_no_private_name_of_another_and_heavy_ones_inside_functions(module):
     tree = ast.parse(file_of(module).read_text())
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    own = [node for node in imports if node.level or 'medir_nb' in (node.module or '')]
+    assert not [alias.name for node in own for alias in node.names if re.match('_[^_]', alias.name)]
     top = {a.name.split('.')[0] for n in tree.body if isinstance(n, ast.Import) for a in n.names}
     top |= {(n.module or '').split('.')[0] for n in tree.body if isinstance(n, ast.ImportFrom)}
-    assert not top & (LAZY - {'torch', 'sentence_transformers'} if module in ABOUT_TORCH else LAZY)
+    assert not top & (LAZY - {'torch', 'sentence_transformers'} if module == 'trainer.losses' else LAZY)
 
 
 def test_lock_holds_what_the_package_needs_at_a_version_it_allows():
