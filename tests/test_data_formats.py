@@ -154,17 +154,14 @@ KEPT = {  # what else is known of the document with the sentence
 
 @pytest.fixture(scope='module')
 def whole():
+    suffixes = {name.removeprefix('a') for name in WHOLE}
+    assert all(suffixes & {*kind.suffixes} for kind in FORMATS)
     return {name: make() for name, make in WHOLE.items()}
 
 
 def items_of(folder, name, content):
     (folder / name).write_bytes(content)
     return list(read_file(folder / name, {}, name))
-
-
-def test_every_suffix_has_a_small_file_here():
-    made = {name.removeprefix('a') for name in WHOLE}
-    assert all(made & {*kind.suffixes} for kind in FORMATS)
 
 
 @pytest.mark.parametrize('name', WHOLE)
@@ -291,8 +288,7 @@ def test_archives_that_would_harm(whole, tmp_path):
     locked[locked.index(b'PK\1\2') + 8] |= 1
     assert 'encrypted' in str(items_of(tmp_path, 'b.zip', bytes(locked))[0])
     swollen = packed({'word/document.xml': b'a' * 30_000_000})
-    assert 'swells' in str(items_of(tmp_path, 'c.docx', swollen)[0])
-    assert not (tmp_path.parent / 'out.txt').exists()
+    assert 'swells' in str(items_of(tmp_path, 'c.docx', swollen)[0]) and not (tmp_path.parent / 'out.txt').exists()
 
 
 def test_a_pdf_is_read_as_people_read_it(tmp_path):

@@ -121,8 +121,7 @@ def run_block(block, monkeypatch, capfd):
     return None
 
 
-def marked(how):
-    return [pytest.param(block, id=block.place) for block in CODE if block.how == how]
+marked = lambda how: [pytest.param(block, id=block.place) for block in CODE if block.how == how]
 
 
 @pytest.mark.medium

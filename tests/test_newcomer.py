@@ -1,6 +1,8 @@
 "What a reader meets who brings collections and models of his own: settings that differ, titles, limits, checks before work, plans."
 
 import json, os, signal, subprocess, sys, time
+from functools import partial
+from types import SimpleNamespace
 import pytest, transformers
 from conftest import DOCUMENTS, QUERIES, TASK_ROW, refuses, seeded, write_beir, write_lines
 from hub.server import Hub, Repository
@@ -120,14 +122,7 @@ def sentence_transformer(folder):
         file.write_text(json.dumps({**(json.loads(file.read_text()) if file.is_file() else {}), **more}))
 
 
-def bare_model(folder):
-    "Weights without a word on pooling."
-
-    make_model('bert', folder)
-
-
 def pair_model(folder):
-    "A tiny cross-encoder of one logit."
 
     tokenizer = make_tokenizer('bert')
     config = transformers.BertConfig(vocab_size=len(tokenizer), num_labels=1, **FAMILIES['bert'][1])
@@ -139,7 +134,11 @@ def pair_model(folder):
 
 @pytest.fixture(scope='module')
 def hub(tmp_path_factory):
-    builds = {'someone/tiny-encoder': sentence_transformer, 'someone/bare': bare_model, 'someone/pairs': pair_model}
+    builds = {
+        'someone/tiny-encoder': sentence_transformer,
+        'someone/bare': partial(make_model, 'bert'),
+        'someone/pairs': pair_model,
+    }
     repositories = [Repository('models', name, build, COMMITS) for name, build in builds.items()]
     with Hub(repositories, tmp_path_factory.mktemp('hub')) as h:
         yield h
@@ -331,17 +330,13 @@ def speaks(home, monkeypatch):
     monkeypatch.delenv('MEDIR_REPLAY', raising=False)
     asked = []
 
-    class Speaker:
-        def __init__(self, rule):
-            self.rule = rule
-
-        def stream(self, requests):
-            asked.extend(requests)
-            yield [(i, generator.Generation(self.rule(r), 'stop', 9, 9, 0)) for i, r in enumerate(requests)]
-
     def use(rule):
+        def stream(requests):
+            asked.extend(requests)
+            yield [(i, generator.Generation(rule(r), 'stop', 9, 9, 0)) for i, r in enumerate(requests)]
+
         generator.models.loaded_llm.cache_clear()
-        generator.llm('smollm2')._backend = Speaker(rule)
+        generator.llm('smollm2')._backend = SimpleNamespace(stream=stream)
         return asked
 
     yield use

@@ -67,8 +67,7 @@ def test_a_notebook_becomes_prose_lessons_and_names_of_what_it_exports(tmp_path)
     page = notebooks.page_of(tmp_path / 'n.ipynb', tmp_path / 'pictures', **how)
     assert page.startswith('## data.x') and '> [`load`](../api/encoding.md#data-load)\n' in page
     inner = notebooks.page_of(tmp_path / 'n.ipynb', tmp_path / 'pictures')
-    assert '> `load`: Read a task.\n' in inner
-    assert "```python\nload('hpo-lay')\n```" in page and "'hpo-lay'" in page
+    assert '> `load`: Read a task.\n' in inner and "```python\nload('hpo-lay')\n```" in page and "'hpo-lay'" in page
     assert '_private' not in page and 'import os' not in page and 'default_exp' not in page
     assert (tmp_path / 'pictures' / 'n-4-1.png').read_bytes() == b'hello'
 
@@ -149,10 +148,6 @@ def front(data):
     return stage.front_page(data)
 
 
-def table_lines(page):
-    return [re.split(r' *\| *', line.strip('| ')) for line in page.splitlines() if re.match(r'\| [^|]+ \| \d', line)]
-
-
 @pytest.mark.medium
 def test_the_table_of_the_front_page_says_what_the_published_cells_say(front, data):
     tasks = paper_tasks('r2med')
@@ -160,7 +155,8 @@ def test_the_table_of_the_front_page_says_what_the_published_cells_say(front, da
     frame = (100 * cells.pivot(index='system', columns='task', values='value')).drop(index=['openai', 'voyage'])
     means = frame.mean(axis=1).sort_values(ascending=False)
     without = pd.DataFrame({task: frame.drop(columns=task).mean(axis=1).rank(ascending=False) for task in tasks})
-    lines = table_lines(front)
+    rows = [line.strip('| ') for line in front.splitlines() if re.match(r'\| [^|]+ \| \d', line)]
+    lines = [re.split(r' *\| *', row) for row in rows]
     assert len(lines) == 7 and [line[1] for line in lines[:5]] == [f'{mean:.2f}' for mean in means.head(5)]
     models, systems = registry('models'), data['systems']
     for label, mean, rank, size, licence, _ in lines:

