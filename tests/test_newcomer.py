@@ -114,7 +114,6 @@ COMMITS = ['c1' * 20, 'c2' * 20]
 
 def sentence_transformer(folder):
     "A tiny random sentence-transformers model that reads 64 tokens and puts `query: ` before a query."
-
     as_sentence_transformer(make_model('bert', folder.parent / 'plain-bert'), folder, pooling='cls')
     own = {'prompts': {'query': 'query: ', 'document': ''}, 'similarity_fn_name': 'dot'}
     for name, more in (('config_sentence_transformers', own), ('sentence_bert_config', {'max_seq_length': 64})):
@@ -123,7 +122,6 @@ def sentence_transformer(folder):
 
 
 def pair_model(folder):
-
     tokenizer = make_tokenizer('bert')
     config = transformers.BertConfig(vocab_size=len(tokenizer), num_labels=1, **FAMILIES['bert'][1])
     with seeded(1):
@@ -134,12 +132,8 @@ def pair_model(folder):
 
 @pytest.fixture(scope='module')
 def hub(tmp_path_factory):
-    builds = {
-        'someone/tiny-encoder': sentence_transformer,
-        'someone/bare': partial(make_model, 'bert'),
-        'someone/pairs': pair_model,
-    }
-    repositories = [Repository('models', name, build, COMMITS) for name, build in builds.items()]
+    builds = {'tiny-encoder': sentence_transformer, 'bare': partial(make_model, 'bert'), 'pairs': pair_model}
+    repositories = [Repository('models', f'someone/{name}', build, COMMITS) for name, build in builds.items()]
     with Hub(repositories, tmp_path_factory.mktemp('hub')) as h:
         yield h
 
@@ -170,18 +164,12 @@ def ask(hub, base, task, names, **more):
 
 @pytest.mark.slow
 def test_a_hub_model_without_a_row_is_read_by_its_own_files(hub, beir, tmp_path, medir_process):
-    chains = [
-        'hf:someone/tiny-encoder',
-        'someone/tiny-encoder',
-        f'hf:someone/tiny-encoder@{COMMITS[1]}',
-        'rrf(bm25,hf:someone/tiny-encoder)',
-        'hf:someone/tiny-encoder>hf:someone/pairs@5',
-        f'bm25>someone/pairs@{COMMITS[0]}@5',
-        'someone/tiny-encoder(max_document_tokens=8)',
-    ]
+    tiny = 'hf:someone/tiny-encoder'
+    chains = [tiny, 'someone/tiny-encoder', f'{tiny}@{COMMITS[1]}', f'rrf(bm25,{tiny})', f'{tiny}>hf:someone/pairs@5']
+    chains += [f'bm25>someone/pairs@{COMMITS[0]}@5', 'someone/tiny-encoder(max_document_tokens=8)']
     bad = ['hf:someone/bare', 'someone/bare', 'hf:someone/nothing', 'hf:someone', 'hf:someone/tiny-encoder@v9']
     found, notes = ask(hub, tmp_path, beir, [*chains, *bad])
-    first = found['hf:someone/tiny-encoder']
+    first = found[tiny]
     own = {'pooling': 'cls', 'similarity': 'dot', 'load': 'sentence-transformers', 'max_query_tokens': 64}
     own |= {'max_document_tokens': 64, 'query_template': 'query: {text}', 'document_template': '{text}'}
     assert own.items() <= first['settings'].items() and first['revision'].startswith('resolved c1c1c1c on ')
