@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest, yaml
 from conftest import in_process, write_beir, write_lines
 from markdown_it import MarkdownIt
+from medir_nb.encoder import Encoder, save_encoder
+from medir_nb.workbook import app, main
+from typer.main import get_command
 
 ROOT = Path(__file__).parent.parent
 PAGES = ['README.md', 'CONTRIBUTING.md', 'CHANGELOG.md', 'medir_nb/registry/published/README.md']
@@ -64,19 +67,13 @@ def test_a_block_says_what_it_is_and_why_it_is_not_run(block):
 @pytest.mark.parametrize('block', CODE, ids=lambda block: block.place)
 def test_lines_of_the_command_are_understood(block):
     "Subcommand, options and types of every `medir` line, run or not."
-    from typer.main import get_command
-    from medir_nb.workbook import app
-
+    group = get_command(app)
     for words in lines_of(block) if block.language == 'sh' else ():
         if words[0] != 'medir':
             continue
-        group = get_command(app)
         context = group.make_context('medir', words[1:], resilient_parsing=True)
         name, command, rest = group.resolve_command(context, [*context._protected_args, *context.args])
         command.make_context(name, rest, parent=context)
-
-
-# ---------------------------------------------------------------- what is run
 
 
 @pytest.fixture
@@ -104,11 +101,9 @@ def run_python(words, monkeypatch):
 
 
 def run_block(block, monkeypatch, capfd):
-    from medir_nb import workbook
-
     if block.language == 'python':
         return exec(compile(block.text, block.place, 'exec'), {})
-    medir = in_process(lambda: workbook.main(), 'medir', monkeypatch, capfd)
+    medir = in_process(main, 'medir', monkeypatch, capfd)
     for words in lines_of(block):
         if words[:2] == ['.', '.venv/bin/activate']:
             continue
@@ -126,8 +121,7 @@ def run_block(block, monkeypatch, capfd):
     return None
 
 
-def marked(how):
-    return [pytest.param(block, id=block.place) for block in CODE if block.how == how]
+marked = lambda how: [pytest.param(block, id=block.place) for block in CODE if block.how == how]
 
 
 @pytest.mark.medium
@@ -142,8 +136,6 @@ def test_a_block_runs_as_it_stands(block, desk, fake_minilm, monkeypatch, capfd)
         monkeypatch.setenv('MEDIR_ROOT', str(desk))
         monkeypatch.setenv('MEDIR_REGISTRY', str(desk / 'registry'))
     if 'my-minilm' in block.text:
-        from medir_nb.encoder import Encoder, save_encoder
-
         save_encoder(Encoder('minilm'), 'my-minilm')
     run_block(block, monkeypatch, capfd)
 
@@ -168,11 +160,10 @@ def test_the_readme_is_short():
     assert len(text.split()) <= 1200
 
 
-def test_the_readme_and_the_list_of_documents_lead_to_every_page():
-    pages = {page.name for page in (ROOT / 'docs').glob('*.md')} - {'README.md'}
-    listed = {name: (ROOT / name).read_text(encoding='utf-8') for name in ('README.md', 'docs/README.md')}
-    assert [page for page in pages if f'(docs/{page})' not in listed['README.md']] == []
-    assert [page for page in pages if f'({page})' not in listed['docs/README.md']] == []
+@pytest.mark.parametrize('page, link', [('README.md', '(docs/{})'), ('docs/README.md', '({})')])
+def test_the_readme_and_the_list_of_documents_lead_to_every_page(page, link):
+    text, pages = (ROOT / page).read_text(encoding='utf-8'), {file.name for file in (ROOT / 'docs').glob('*.md')}
+    assert [name for name in pages - {'README.md'} if link.format(name) not in text] == []
 
 
 def test_the_six_lines_of_the_readme_are_those_that_the_notebook_runs():

@@ -1,17 +1,20 @@
 "What a reader meets who brings collections and models of his own: settings that differ, titles, limits, checks before work, plans."
 
-import json
-
-import pytest
-
-from conftest import DOCUMENTS, QUERIES, TASK_ROW, write_beir, write_lines
-from medir_nb import data
-from medir_nb.core import MedirError
+import json, os, signal, subprocess, sys, time
+from functools import partial
+from types import SimpleNamespace
+import pytest, transformers
+from conftest import DOCUMENTS, QUERIES, TASK_ROW, refuses, seeded, write_beir, write_lines
+from hub.server import Hub, Repository
+from hub.services import process_environment
+from medir_nb import core, data, encoder, evaluator, generator
+from medir_nb.core import MedirError, registry
 from medir_nb.data import limit_task, load_task
+from medir_nb.encoder import encoder_spec
 from medir_nb.evaluator import evaluate
-
-
-# ---------------------------------------------------------------- titles of queries
+from medir_nb.retrieval import ANALYZERS, analyze, parse, with_max_tokens
+from medir_nb.trainer import synthesize_queries
+from tiny_models import FAMILIES, as_sentence_transformer, make_model, make_tokenizer
 
 
 @pytest.fixture
@@ -53,9 +56,6 @@ def test_a_registry_row_says_that_its_queries_are_titled_texts(titled, own_regis
     assert {task.queries.text('q1') for task in untitled} == {'drugs after a heart attack'}
 
 
-# ---------------------------------------------------------------- what differs beside the method
-
-
 def test_a_comparison_names_each_setting_that_differs_and_what_was_cut(beir, medir, fake_minilm, tmp_path):
     a, b = 'minilm(max_document_tokens=128)', 'minilm(dtype=bfloat16,query_template=Q:{text})'
     out = medir('compare', beir, a, b, '--json', tmp_path / 'c.json')
@@ -75,35 +75,25 @@ def test_a_comparison_names_each_setting_that_differs_and_what_was_cut(beir, med
 
 
 @pytest.mark.parametrize(
-    'system, expected',
-    [
-        ('rrf(bm25,minilm)>ms-marco-minilm@5', 'rrf(bm25,{})>ms-marco-minilm@5'),
-        ('bm25+search-o1(qwq-32b,by=minilm)', 'bm25+search-o1(qwq-32b,by={})'),
-        ('text-embedding-3-large', 'text-embedding-3-large'),  # it cuts on its own
-    ],
+    'system',
+    ['rrf(bm25,{})>ms-marco-minilm@5', 'bm25+search-o1(qwq-32b,by={})', 'text-embedding-3-large'],  # which cuts itself
 )
-def test_max_tokens_sets_both_lengths_of_all_encoders(system, expected):
-    from medir_nb.retrieval import with_max_tokens
-
-    assert str(with_max_tokens(system, 64)) == expected.format('minilm(max_document_tokens=64,max_query_tokens=64)')
+def test_max_tokens_sets_both_lengths_of_all_encoders(system):
+    cut = 'minilm(max_document_tokens=64,max_query_tokens=64)'
+    assert str(with_max_tokens(system.format('minilm'), 64)) == system.format(cut)
 
 
 def test_the_commands_take_max_tokens(beir, medir, fake_minilm):
     out = medir('compare', beir, 'minilm', 'bm25', '--max-tokens', '64').out
     assert out.startswith('bm25 − minilm(max_document_tokens=64,max_query_tokens=64)')
-    with pytest.raises(MedirError, match='lengths of a model object are its own affair'):
-        evaluate(beir, object(), max_tokens=64)
-
-
-# ---------------------------------------------------------------- what a limit leaves
+    refuses(lambda: evaluate(beir, object(), max_tokens=64), 'lengths of a model object are its own affair')
 
 
 def test_a_limit_says_what_remains_and_warns_of_dropped_queries(tmp_path, medir):
-    "Thirty queries with twenty judged documents each: a limit of 60 keeps two, and a perfect score of theirs must not pass in silence."
+    "A perfect score of the few queries that are left must not pass in silence."
     documents = [(f'd{i:03d}', '', f'disease{i // 20} sign{i}') for i in range(600)]
-    queries = [(f'q{i}', f'disease{i}') for i in range(30)]
     judged = [(f'q{i // 20}', f'd{i:03d}', 1) for i in range(600)]
-    folder = write_beir(tmp_path / 'thirty', documents, queries, judged)
+    folder = write_beir(tmp_path / 'thirty', documents, [(f'q{i}', f'disease{i}') for i in range(30)], judged)
     data.task._say_once.cache_clear()
     out = medir('evaluate', folder, '--system', 'bm25', '--limit', '60', '--measures', 'R@100')
     (warned,) = [line for line in out.err.splitlines() if ' remain; ' in line]
@@ -119,15 +109,11 @@ def test_a_limit_says_what_remains_and_warns_of_dropped_queries(tmp_path, medir)
     load_task(tmp_path / 'sts', limit=4)
 
 
-# ---------------------------------------------------------------- a model of the Hub by its id
-
 COMMITS = ['c1' * 20, 'c2' * 20]
 
 
 def sentence_transformer(folder):
     "A tiny random sentence-transformers model that reads 64 tokens and puts `query: ` before a query."
-    from tiny_models import as_sentence_transformer, make_model
-
     as_sentence_transformer(make_model('bert', folder.parent / 'plain-bert'), folder, pooling='cls')
     own = {'prompts': {'query': 'query: ', 'document': ''}, 'similarity_fn_name': 'dot'}
     for name, more in (('config_sentence_transformers', own), ('sentence_bert_config', {'max_seq_length': 64})):
@@ -135,19 +121,7 @@ def sentence_transformer(folder):
         file.write_text(json.dumps({**(json.loads(file.read_text()) if file.is_file() else {}), **more}))
 
 
-def bare_model(folder):
-    "Weights without a word on pooling."
-    from tiny_models import make_model
-
-    make_model('bert', folder)
-
-
 def pair_model(folder):
-    "A tiny cross-encoder of one logit."
-    import transformers
-    from conftest import seeded
-    from tiny_models import FAMILIES, make_tokenizer
-
     tokenizer = make_tokenizer('bert')
     config = transformers.BertConfig(vocab_size=len(tokenizer), num_labels=1, **FAMILIES['bert'][1])
     with seeded(1):
@@ -158,10 +132,8 @@ def pair_model(folder):
 
 @pytest.fixture(scope='module')
 def hub(tmp_path_factory):
-    from hub.server import Hub, Repository
-
-    builds = {'someone/tiny-encoder': sentence_transformer, 'someone/bare': bare_model, 'someone/pairs': pair_model}
-    repositories = [Repository('models', name, build, COMMITS) for name, build in builds.items()]
+    builds = {'tiny-encoder': sentence_transformer, 'bare': partial(make_model, 'bert'), 'pairs': pair_model}
+    repositories = [Repository('models', f'someone/{name}', build, COMMITS) for name, build in builds.items()]
     with Hub(repositories, tmp_path_factory.mktemp('hub')) as h:
         yield h
 
@@ -184,10 +156,6 @@ print(json.dumps(out))
 
 def ask(hub, base, task, names, **more):
     "What `names` score on `task` in a process that sees this Hub alone."
-    import subprocess
-    import sys
-    from hub.services import process_environment
-
     how = {'env': process_environment(hub, base, **more), 'cwd': base, 'capture_output': True, 'text': True}
     done = subprocess.run([sys.executable, '-c', ASK, str(task), *names], timeout=300, **how)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -196,21 +164,14 @@ def ask(hub, base, task, names, **more):
 
 @pytest.mark.slow
 def test_a_hub_model_without_a_row_is_read_by_its_own_files(hub, beir, tmp_path, medir_process):
-    chains = [
-        'hf:someone/tiny-encoder',
-        'someone/tiny-encoder',
-        f'hf:someone/tiny-encoder@{COMMITS[1]}',
-        'rrf(bm25,hf:someone/tiny-encoder)',
-        'hf:someone/tiny-encoder>hf:someone/pairs@5',
-        f'bm25>someone/pairs@{COMMITS[0]}@5',
-        'someone/tiny-encoder(max_document_tokens=8)',
-    ]
+    tiny = 'hf:someone/tiny-encoder'
+    chains = [tiny, 'someone/tiny-encoder', f'{tiny}@{COMMITS[1]}', f'rrf(bm25,{tiny})', f'{tiny}>hf:someone/pairs@5']
+    chains += [f'bm25>someone/pairs@{COMMITS[0]}@5', 'someone/tiny-encoder(max_document_tokens=8)']
     bad = ['hf:someone/bare', 'someone/bare', 'hf:someone/nothing', 'hf:someone', 'hf:someone/tiny-encoder@v9']
     found, notes = ask(hub, tmp_path, beir, [*chains, *bad])
-    first = found['hf:someone/tiny-encoder']
-    own = {'pooling': 'cls', 'similarity': 'dot', 'load': 'sentence-transformers'}
-    own |= {'max_query_tokens': 64, 'max_document_tokens': 64}
-    own |= {'query_template': 'query: {text}', 'document_template': '{text}'}
+    first = found[tiny]
+    own = {'pooling': 'cls', 'similarity': 'dot', 'load': 'sentence-transformers', 'max_query_tokens': 64}
+    own |= {'max_document_tokens': 64, 'query_template': 'query: {text}', 'document_template': '{text}'}
     assert own.items() <= first['settings'].items() and first['revision'].startswith('resolved c1c1c1c on ')
     # resolved once, recorded, and said
     assert notes.count('someone/tiny-encoder: no commit is on record') == 1
@@ -221,11 +182,7 @@ def test_a_hub_model_without_a_row_is_read_by_its_own_files(hub, beir, tmp_path,
     errors = [found[b]['error'] for b in bad]
     assert all('\n' not in e for e in errors)
     said = ['no row of it, and its repository has no modules.json'] * 2
-    said += [
-        'the Hub has no model someone/nothing, or it is private',
-        'names no model of the Hub',
-        'has no revision v9',
-    ]
+    said += ['the Hub has no model someone/nothing, or it is private', 'names no model of the Hub', 'no revision v9']
     assert all(text in error for error, text in zip(errors, said, strict=True)), errors
     # offline, all that was fetched is found
     again, _ = ask(hub, tmp_path, beir, [*chains, 'hf:someone/other'], HF_HUB_OFFLINE='1')
@@ -237,38 +194,29 @@ def test_a_hub_model_without_a_row_is_read_by_its_own_files(hub, beir, tmp_path,
 
 
 def test_a_hub_id_with_a_row_is_that_row():
-    from medir_nb.encoder import encoder_spec
-    from medir_nb.retrieval import parse
-
     for hub_id in ('hf:sentence-transformers/all-MiniLM-L6-v2', 'sentence-transformers/all-minilm-l6-v2'):
         assert str(parse(hub_id)) == 'minilm'
     fused = parse('rrf(bm25,hf:BAAI/bge-large-en-v1.5)>cross-encoder/ms-marco-MiniLM-L6-v2@50')
     assert str(fused).startswith('rrf(bm25,bge-large-en')
     other = encoder_spec(f'hf:BAAI/bge-large-en-v1.5@{"ab" * 20}')
     assert other.revision == 'ab' * 20 and other.pooling == 'cls' and other.name.endswith('ab' * 20)
-    with pytest.raises(MedirError, match='names no model of the Hub'):
-        parse('hf:one/two/three')
+    refuses(lambda: parse('hf:one/two/three'), 'names no model of the Hub')
 
 
 def test_an_existing_folder_wins_over_a_hub_id(tmp_path, monkeypatch, capfd):
-    from medir_nb import core as hub_module
-    from medir_nb.encoder import encoder_spec
-
     folder = tmp_path / 'BAAI' / 'bge-large-en-v1.5'
     paths = {'Transformer': '', 'Pooling': '1_Pooling'}
     modules = [{'type': f'sentence_transformers.models.{kind}', 'path': path} for kind, path in paths.items()]
     write_lines(folder / 'modules.json', [json.dumps(modules)])
     write_lines(folder / 'config.json', ['{"max_position_embeddings": 77}'])
     monkeypatch.chdir(tmp_path)
-    hub_module.commits._tell_folder.cache_clear()
+    core.commits._tell_folder.cache_clear()
     for _ in range(2):
         assert encoder_spec('BAAI/bge-large-en-v1.5').max_query_tokens == 77
     assert encoder_spec('hf:BAAI/bge-large-en-v1.5').hub == 'BAAI/bge-large-en-v1.5'
     (said,) = capfd.readouterr().err.splitlines()
     assert 'the folder is read; write hf:BAAI/bge-large-en-v1.5' in said
 
-
-# ---------------------------------------------------------------- checked before the first text is encoded
 
 LACKING = {
     'bge-large-en': 'neither in the Hub cache nor reachable',
@@ -295,9 +243,6 @@ def test_what_the_last_system_lacks_is_said_before_the_first_is_encoded(beir, me
 
 
 def test_what_is_stored_needs_no_weights(beir, medir, own_registry, fake_minilm, monkeypatch):
-    "Vectors that were encoded once are enough, where the weights are gone."
-    from medir_nb.core import registry
-
     row = {**registry('models')['bge-large-en'], 'hub': 'owner/gone', 'revision': '0' * 40}
     own_registry(models={'gone': row})
     with monkeypatch.context() as patch:
@@ -309,8 +254,6 @@ def test_what_is_stored_needs_no_weights(beir, medir, own_registry, fake_minilm,
 
 
 def test_a_grid_says_first_what_cannot_run_and_goes_on(beir, fake_minilm, capfd, monkeypatch):
-    from medir_nb import evaluator
-
     monkeypatch.delenv('VOYAGE_API_KEY', raising=False)
     seen, inner = [], evaluator.evaluate
 
@@ -325,9 +268,6 @@ def test_a_grid_says_first_what_cannot_run_and_goes_on(beir, fake_minilm, capfd,
 
 
 def test_models_say_what_runs_here_and_why_not(medir, own_registry, monkeypatch, tmp_path):
-    from medir_nb import encoder
-    from medir_nb.core import registry
-
     for key in ('VOYAGE_API_KEY', 'OPENAI_API_KEY'):
         monkeypatch.delenv(key, raising=False)
     row = registry('models')['bge-large-en']
@@ -354,12 +294,7 @@ def test_models_say_what_runs_here_and_why_not(medir, own_registry, monkeypatch,
     assert table['bge-large-en'] == 'yes, after fetching ≈1.3 GB of weights'
 
 
-# ---------------------------------------------------------------- nothing is lost, and something moves
-
-
 def test_a_killed_encoding_keeps_what_slow_models_encoded(tmp_path, fake_minilm, monkeypatch):
-    from medir_nb import encoder
-
     documents = [(f'd{i}', '', f'text number {i}') for i in range(300)]
     folder = write_beir(tmp_path / 'many', documents, [('q', 'text')], [('q', 'd1', 1)])
     inner, calls = encoder.TorchBackend.encode, []
@@ -380,22 +315,16 @@ def test_a_killed_encoding_keeps_what_slow_models_encoded(tmp_path, fake_minilm,
 @pytest.fixture
 def speaks(home, monkeypatch):
     "`speaks(rule)` makes smollm2 answer by `rule(request)`; the list that it returns holds what was asked."
-    from medir_nb import generator
-
     monkeypatch.delenv('MEDIR_REPLAY', raising=False)
     asked = []
 
-    class Speaker:
-        def __init__(self, rule):
-            self.rule = rule
-
-        def stream(self, requests):
-            asked.extend(requests)
-            yield [(i, generator.Generation(self.rule(r), 'stop', 9, 9, 0)) for i, r in enumerate(requests)]
-
     def use(rule):
+        def stream(requests):
+            asked.extend(requests)
+            yield [(i, generator.Generation(rule(r), 'stop', 9, 9, 0)) for i, r in enumerate(requests)]
+
         generator.models.loaded_llm.cache_clear()
-        generator.llm('smollm2')._backend = Speaker(rule)
+        generator.llm('smollm2')._backend = SimpleNamespace(stream=stream)
         return asked
 
     yield use
@@ -404,8 +333,6 @@ def speaks(home, monkeypatch):
 
 
 def test_a_miner_whose_answers_repeat_stops_early_and_says_why(speaks, home, tmp_path, medir):
-    from medir_nb.trainer import synthesize_queries
-
     rows = [{'id': f'd{i}', 'doc': f'A document about condition {i}.', 'text': f'condition {i}'} for i in range(400)]
     asked = speaks(lambda r: 'What is the answer?' if int(r.id[1:]) % 4 == 0 else f'What is {r.id}?')
     with pytest.raises(MedirError, match=r'3 of the first 16 answers of smollm2 repeat .*most_repeated=1'):
@@ -422,12 +349,6 @@ def test_a_miner_whose_answers_repeat_stops_early_and_says_why(speaks, home, tmp
 
 @pytest.mark.slow
 def test_a_killed_mine_keeps_each_text_as_it_ends_and_goes_on(tmp_path):
-    "The embedded language model on eight documents of one batch: killed in the middle of the batch, it has kept those that had ended."
-    import os
-    import signal
-    import subprocess
-    import sys
-    import time
 
     eight = [{'id': f'd{i}', 'doc': f'{title}. {text}'} for i, (_, title, text) in enumerate(DOCUMENTS[:8])]
     source = write_lines(tmp_path / 'eight.jsonl', eight)
@@ -453,12 +374,7 @@ def test_a_killed_mine_keeps_each_text_as_it_ends_and_goes_on(tmp_path):
     assert kept() == 8 and len((tmp_path / 'out.jsonl').read_text().splitlines()) >= 1
 
 
-# ---------------------------------------------------------------- BM25 on Chinese
-
-
 def test_grams_are_characters_and_bigrams_with_other_words_once():
-    from medir_nb.retrieval import ANALYZERS, analyze
-
     (words,) = analyze(['高血压 ACE抑制剂 5mg'], 'grams')
     assert words == '高 血 压 ace 抑 制 剂 5mg 高血 血压 抑制 制剂'.split()
     assert 'grams' in ANALYZERS and analyze(['痛'], 'grams') == [['痛']]
@@ -477,12 +393,10 @@ def test_the_chinese_default_is_the_best_that_was_measured(medir):
 
 @pytest.mark.slow
 def test_the_default_leads_on_the_chinese_pools(medir_data):
-    from medir_nb.evaluator import macro_average
-
     folders = [p for p in sorted((medir_data / 'cmirb_gold').glob('*')) if (p / 'corpus.jsonl').is_file()]
     if not folders:
         pytest.skip('the pools are not below MEDIR_DATA')
     pools = data.pool_tasks([load_task(str(p)) for p in folders])
     scores = {name: [evaluate(pool, f'bm25(analyzer={name})', ['nDCG@10']) for pool in pools] for name in ANALYZED}
-    mean = {name: macro_average(found) for name, found in scores.items()}
+    mean = {name: evaluator.macro_average(found) for name, found in scores.items()}
     assert all(mean['grams']['value'] > mean[name]['high'] for name in ANALYZED[:3]), mean

