@@ -21,9 +21,6 @@ ODD = [None, True, 0, -1, 1.5, float('nan'), float('inf'), 10**30, '', 'x', 'a\0
 ODD += [[], [1], ['x', None], {}, {'x': 1}, [[['x']]], DEEP, DIGITS]
 
 
-# ---------------------------------------------------------------- how a whole input is changed
-
-
 def as_json(value) -> str:
     "JSON text of a value in which an odd one may stand for what Python cannot write."
     text = json.dumps(value, ensure_ascii=False)
@@ -101,8 +98,6 @@ def outcome(call, where) -> str:
         raise AssertionError(f'{where}: {type(e).__name__}: {str(e)[:300]}') from e
     return 'right'
 
-
-# ---------------------------------------------------------------- what is attacked: each makes a changed input → what reads it
 
 TRAINING = [
     {'query': f'what is {title}', 'pos': [text], 'neg': ['no answer'], 'rewrite_query': 'a text'}
@@ -573,8 +568,6 @@ def test_malformed_inputs_are_one_line(name, share, case_home):
     assert share < 1 or name in MENDED or any(said != 'right' for said in found), found
 
 
-# ---------------------------------------------------------------- given oddities
-
 SOURCES = ['n: int = (', 'n: int = 1\0', 'n: int = ' + '(' * 500 + '1' + ')' * 500, 'n: int = ' + '-' * 100_000 + '1']
 SOURCES += ['n: int = ' + '1+' * 50_000 + '1', 'n: int = 9' + MANY_DIGITS, 'n: Literal["a\\ud800"] = "b"', '']
 GIVEN_SOURCES = """
@@ -641,8 +634,6 @@ def test_given_oddities_are_one_line(kind, case_home):
     assert any(said != 'right' for said in found)
 
 
-# ---------------------------------------------------------------- answers of servers
-
 VECTORS = [{'index': 0, 'embedding': [0.1, 0.2, 0.3]}, {'index': 1, 'embedding': [0.4, 0.5, 0.6]}]
 CALL = {'function': {'name': 'search', 'arguments': '{}'}}
 MESSAGE = {'content': 'an answer about statins', 'reasoning_content': 'x', 'tool_calls': [CALL]}
@@ -683,8 +674,6 @@ def test_answers_of_servers_are_read_or_refused(kind, share, case_home, monkeypa
     encoder.model._recent.clear()
 
 
-# ---------------------------------------------------------------- lines of the command
-
 COMMANDS = 'evaluate compare plan run mine contract'.split()
 FLAGS = '--limit --home --system --measures -p --dtype --lang x 0 -1 nDCG@ é = -- --json /nowhere/x/y'
 WORDS = [*COMMANDS, *FLAGS.split(), '']
@@ -707,9 +696,6 @@ def test_commands_of_any_words_end_in_one_line(share, case_home, medir):
             assert all(line.startswith('medir: ') for line in said), words
         codes.append(ran.code)
     assert 2 in codes
-
-
-# ---------------------------------------------------------------- what peers read of the same bytes
 
 
 def as_trec_files_are(lines, rng) -> str:
@@ -776,8 +762,6 @@ def test_citations_are_read_as_an_xml_library_reads_them(tmp_path):
         assert letters(document.title) == letters(''.join(one.find('.//ArticleTitle').itertext()))
         assert letters(document.text) == letters(''.join(''.join(part.itertext()) for part in one.iter('AbstractText')))
 
-
-# ---------------------------------------------------------------- killed at any moment
 
 TESTS = Path(__file__).parent
 TOPICS = 'statins metformin insulin asthma vaccine migraine anaemia fracture appendix thyroid heart liver kidney lung skin bone'
@@ -1001,8 +985,6 @@ def test_training_is_killed(name, kills, tiny_weights, tmp_path):
 
     kills(name, 'train', arguments, check, most)
 
-
-# ---------------------------------------------------------------- batches: commands, kernels and all
 
 COUNT = """
 import os, time

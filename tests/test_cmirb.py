@@ -15,8 +15,6 @@ from medir_nb.retrieval import search
 ROOT = Path(__file__).parents[1]
 BGE = '为这个句子生成表示以用于检索相关文章：'
 
-# ---------------------------------------------------------------- rows
-
 # Table 2's name and the README's → hub, pooling, normalised, query prefix, document prefix (protocol section 3)
 ROWS = {
     ('BGE(large)', 'bge-large-zh-v1.5'): ('BAAI/bge-large-zh-v1.5', 'cls', True, BGE, ''),
@@ -54,9 +52,6 @@ def test_every_printed_row_of_the_benchmark_has_its_model():
     assert paper == readme and paper <= set(systems) and len(set(systems)) == len(systems)
 
 
-# ---------------------------------------------------------------- the Chinese task
-
-
 def test_zh_lay_is_what_it_says():
     task, rows = load_task('zh-lay'), registry('zh-lay')
     passages, questions = rows['passages'], rows['questions']
@@ -82,9 +77,6 @@ def test_tokens_are_counted_without_what_a_model_adds():
     assert counts[0] == 0 < counts[1] < counts[2] <= 6
     with pytest.raises(MedirError, match='its own affair'):
         count_tokens(Encoder('voyage-3'), ['x'])
-
-
-# ---------------------------------------------------------------- pools and gains
 
 
 @pytest.fixture

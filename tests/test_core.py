@@ -134,9 +134,6 @@ def test_the_hub_s_client_says_one_line(private):
         load_task('hf:owner/set')
 
 
-# ---------------------------------------------------------------- children and workers
-
-
 def test_a_child_and_its_child_are_covered(private, listener):
     ended = subprocess.run([sys.executable, '-u', '-c', CHILD], capture_output=True, text=True)
     assert ended.returncode and f'--private refuses {ELSEWHERE}:443' in ended.stderr.splitlines()[-1]
@@ -246,9 +243,6 @@ def test_a_home_that_no_path_can_name_is_refused(tmp_path, monkeypatch):
     assert not guard.state().active and not core.is_private()
 
 
-# ---------------------------------------------------------------- the command
-
-
 @pytest.mark.medium
 @pytest.mark.parametrize('line', [('--private', 'tasks'), ('tasks', '--private'), ('tasks',)])
 def test_the_command_is_private_wherever_the_word_stands(medir_process, home, line):
@@ -262,9 +256,6 @@ def test_the_command_in_this_process_leaves_no_guard(medir, beir, tmp_path):
     assert done.code == 2 and '--private lets nothing leave this machine' in done.err
     assert list((tmp_path / 'h' / 'private').glob('record-*.jsonl'))
     assert not guard.state().active and not core.is_private()
-
-
-# ---------------------------------------------------------------- network
 
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -291,9 +282,6 @@ def silent():
     "The address of a listener that accepts and never answers."
     with socket.create_server(('127.0.0.1', 0), backlog=50) as listener:
         yield f'http://127.0.0.1:{listener.getsockname()[1]}'
-
-
-# ---------------------------------------------------------------- no connection
 
 
 def refusing(tmp_path):
@@ -325,8 +313,6 @@ def test_a_preset_that_needs_nothing_asks_nobody(preset, monkeypatch):
     with pytest.raises(MedirError, match=f'the preset {preset} opens no connection'):
         core.hub_folder('some/where', 'a' * 40, 'model x')
 
-
-# ---------------------------------------------------------------- a Hub that is silent
 
 NEEDS_THE_HUB = [
     ('evaluate', 'hpo-lay', '--system', 'bge-small-en-v1.5', '--limit', '50'),
@@ -372,9 +358,6 @@ def test_every_preset_ends_soon_behind_a_firewall(name, preset, silent, home):
     said = done.stdout + done.stderr
     assert done.returncode in (0, 1, 2) and 'Traceback' not in said
     assert done.returncode == 0 or 'does not answer' in said, said[-800:]
-
-
-# ---------------------------------------------------------------- parts
 
 
 COMMIT = 'c0' * 20
@@ -441,9 +424,6 @@ def left(home):
     return sorted(path.name for path in (home / 'models').glob('*') if path.suffix != '.lock')
 
 
-# ---------------------------------------------------------------- the rows
-
-
 def test_rows_of_parts_and_of_models_agree():
     named = [r for kind in ('models', 'llms') for r in registry(kind).values() if r.get('package') in registry('parts')]
     assert {row['package'] for row in named} == set(registry('parts'))
@@ -467,9 +447,6 @@ def test_the_extra_holds_the_packages_of_all_rows_and_the_lock_none():
     assert 'embedded-plus' not in (ROOT / 'Makefile').read_text()
 
 
-# ---------------------------------------------------------------- joining
-
-
 def test_a_wrong_sum_is_one_line_and_leaves_nothing(mine, site, home):
     path = site.part('mine', 2)
     path.write_bytes(path.read_bytes()[::-1])
@@ -480,8 +457,6 @@ def test_a_wrong_sum_is_one_line_and_leaves_nothing(mine, site, home):
     assert re.fullmatch(said, str(caught.value))
     assert left(home) == []
 
-
-# ---------------------------------------------------------------- several processes, and a kill
 
 SLOW = """
 import hashlib, sys, time, types
@@ -534,9 +509,6 @@ def test_a_kill_in_the_middle_leaves_nothing_that_looks_whole(slow_process, mine
     assert left(home) == [place.name] and (place / 'copy').read_bytes() == CONTENT
 
 
-# ---------------------------------------------------------------- models
-
-
 ROW = {**TINY_ROW, 'hub': 'own/tiny', 'load': 'sentence-transformers', 'architecture': 'bert', 'pooling': 'mean'}
 ROW |= {'max_query_tokens': 32, 'dtype': 'float32', 'package': 'mine'}
 TEXTS = [('', 'Metformin in type 2 diabetes'), ('Statins', 'Atorvastatin lowers LDL cholesterol.')]
@@ -585,8 +557,6 @@ def test_another_revision_of_the_hub_is_not_what_packages_ship():
     with pytest.raises(MedirError, match='its weights come from the package mpnet'):
         encoder_spec('mpnet', revision='a' * 40)
 
-
-# ---------------------------------------------------------------- the Hub behind them
 
 ASK = """
 import json, sys
@@ -638,9 +608,6 @@ def test_another_file_of_that_name_at_the_hub_is_refused(site, from_hub):
     row = site.install('mine', CONTENT)
     said = from_hub('mine', row, lambda folder: (folder / 'mine.gguf').write_bytes(CONTENT[::-1]))
     assert 'model mine: the file mine.gguf of own/mine has the sha256 ' in said['error'] and said['then'] == 'cache'
-
-
-# ---------------------------------------------------------------- the real ones
 
 
 def installed(package):

@@ -28,9 +28,6 @@ def scores(qrels, run, measure):
     return per_query(*frames(qrels, run), [measure]).set_index('query_id').value.to_dict()
 
 
-# --- measures --------------------------------------------------------------------------------------------------------
-
-
 OF_TREC = {'nDCG@10': 'ndcg_cut_10', 'nDCG': 'ndcg', 'R@100': 'recall_100', 'R@5': 'recall_5', 'AP': 'map'}
 OF_TREC |= {'RR': 'recip_rank', 'P@10': 'P_10', 'AP@20': 'map_cut_20', 'Success@1': 'success_1'}
 
@@ -110,9 +107,6 @@ def test_judged_at_10():
     graded = frames([('q1', f'd{i}', int(i == 0)) for i in (0, 3, 9, 10)], full)
     assert judged_at_10(*graded) == pytest.approx(3 / 10)
     assert 0 < judged_at_10(*frames(mixed, run)) < 1
-
-
-# --- intervals and tests ---------------------------------------------------------------------------------------------
 
 
 def test_intervals_cover():
@@ -240,9 +234,6 @@ def test_copies_are_merged_and_what_was_trained_on_is_left_out(beir, tmp_path, m
     said = medir('copies', folder, '--against', rows, '--system', 'bm25')
     assert said.code == 0 and '1 of 3 queries, 0 nearly' in said.out and 'copies merged' in said.out
     assert 'no such file' in medir('copies', folder, '--against', tmp_path / 'none.jsonl').err
-
-
-# --- evaluate and the command ----------------------------------------------------------------------------------------
 
 
 def test_a_folder_needs_no_registration(beir, fake_minilm):
@@ -406,9 +397,6 @@ def test_bounds_of_an_order_by_hand():
     assert found['R@2'].tolist() == pytest.approx([0, 2 / 3, 2 / 3 * 0.2], abs=0.04)
 
 
-# ---------------------------------------------------------------- one call
-
-
 def test_an_experiment_is_scores_tests_and_reasons(beir, tmp_path):
     from medir_nb.papers import experiment
 
@@ -437,9 +425,6 @@ def test_a_value_stands_on_one_line_with_its_interval(beir):
     for text in ('.551 [.493, .606]', '−0.1 [−0.2, 0.0]', '+2.3 [+1.0, +3.1]'):
         assert keep_together(f'<td>{text} 6/8</td>') == f'<td><span style="white-space:nowrap">{text}</span> 6/8</td>'
     assert keep_together('<td>a [b, c] 0.5</td>') == '<td>a [b, c] 0.5</td>'
-
-
-# --- what so many queries can show -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

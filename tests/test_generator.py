@@ -35,8 +35,6 @@ made = lambda text='a text', **k: Generation(
     text, *{'finish': 'stop', 'prompt_tokens': 3, 'tokens': 2, 'cut': 0, **k}.values()
 )
 
-# --- keys ------------------------------------------------------------------------------------------------------------
-
 
 def test_the_key_is_of_what_is_asked_and_of_whom():
     spec, base = llm_spec('smollm2'), Request('p')
@@ -51,9 +49,6 @@ def test_the_key_is_of_what_is_asked_and_of_whom():
     for s in (spec, replace(spec, chat='<{prompt}>')):  # a wrapper has no turns in its prompt, and they still count
         changes = {}, {'turns': (said,)}, {'turns': ({**said, 'content': 'x'},)}, {'stop': ('</a>',)}
         assert len({replace(base, **change).key(s) for change in changes}) == 4
-
-
-# --- cassettes -------------------------------------------------------------------------------------------------------
 
 
 def test_a_cassette_gives_back_what_it_got_without_prompts(tmp_path):
@@ -127,9 +122,6 @@ def test_cassettes_of_other_folders_are_read_and_never_written(tmp_path, monkeyp
     tapes.append({'k2': made('own')})
     assert {k: v.text for k, v in tapes.find(['k', 'k2']).items()} == {'k': 'given', 'k2': 'own'}
     assert (tmp_path / 'given/smollm2.jsonl').read_bytes() == before and (home / 'cassettes/smollm2.jsonl').is_file()
-
-
-# --- a served model --------------------------------------------------------------------------------------------------
 
 
 def served(fake, **options):
@@ -234,9 +226,6 @@ def test_no_key_reaches_a_cassette_a_message_or_another_server(fake, monkeypatch
     assert 'vendor-' not in str(server.headers)
 
 
-# --- other backends --------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def vllm(monkeypatch, tmp_path):
     """`vllm(write)` puts an engine in vLLM's place that answers the words of a prompt by `write`, and hands back what it saw:
@@ -323,9 +312,6 @@ def test_encoders_and_other_language_models_leave_before_vllm_starts(vllm, home,
     assert seen.alive == 1 and first._backend is None and not encoder.model._recent
 
 
-# --- methods and fusion ----------------------------------------------------------------------------------------------
-
-
 PAPER = {('hyde', 'sparse'): 'alone', ('hyde', 'dense'): 'mean', ('search-o1', 'sparse'): 'alone'}
 PAPER |= {('lamer', 'sparse'): 'concat', ('lamer', 'dense'): 'mean'}
 PAPER |= {('query2doc', 'sparse'): 'concat', ('query2doc', 'dense'): 'concat'}
@@ -380,8 +366,6 @@ def test_lamer_cuts_each_passage_to_512_words(tmp_path, fake):
     # the shorter document ranks first
     assert shown.split('|')[1] == '\n[1]. gout\n[2]. ' + ' '.join(long.split()[:512])
 
-
-# --- whole systems ---------------------------------------------------------------------------------------------------
 
 TEXTS = {'q1': 'Metoprolol slows the heart', 'q2': 'Metformin is the first drug'}
 TEXTS |= {'q3': 'Levothyroxine replaces the hormone', 'q4': 'antivenom'}
@@ -577,9 +561,6 @@ def test_the_committed_cassette_still_answers_what_is_asked():
     assert answer.stats['generated'] == 0 and answer.stats['replayed'] == 200
 
 
-# --- the notebook of R2MED's generation ---------------------------------------------------------------------------------
-
-
 def preset(name):
     from medir_nb import workbook
 
@@ -616,9 +597,6 @@ def test_the_paper_preset_is_planned_offline():
     assert plan('r2med_generation', 'mini').frame()['to generate'].sum() > 0
 
 
-# --- a model that searches while it writes: turns -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     'row,text,finish,act,said',
     [
@@ -641,9 +619,6 @@ def test_the_paper_preset_is_planned_offline():
 def test_a_turn_is_a_search_an_answer_or_malformed(row, text, finish, act, said):
     turn = read_turn(text, finish, row)
     assert turn.act == act and (said is None or turn.said == said)
-
-
-# --- a model that follows a script -----------------------------------------------------------------------------------
 
 
 def scripted(fake, turns, usage=(40, 9), **options):
@@ -705,9 +680,6 @@ def test_it_searches_reads_and_answers_and_the_answer_is_a_hypothetical_document
     asked = {'wrote': FOUND, 'tokens': 9, 'searched': 'metoprolol diabetes asthma', 'found': list(top), 'told': ''}
     kept = {'query': 'q1', 'index': 0, 'turns': [asked, {'wrote': SAID, 'tokens': 9}], 'ended': 'answer'}
     assert lines(task)[0] == kept | {'text': 'Metoprolol slows the heart rate', 'faults': []}
-
-
-# --- faults ----------------------------------------------------------------------------------------------------------
 
 
 def searching_on(said):
@@ -775,9 +747,6 @@ def test_an_endpoint_that_goes_down_costs_nothing_twice(beir, fake, tmp_path):
         assert (out.stats['generated'], out.stats['replayed']) == (12 - answered, answered)
 
 
-# --- limits ----------------------------------------------------------------------------------------------------------
-
-
 def test_the_limit_of_tokens(beir, fake):
     task, server = load_task(str(beir)), scripted(fake, [searching_on('Gout')], usage=(40, 30))
     out = texts(task, rounds=9, tokens=70)
@@ -811,9 +780,6 @@ def test_results_that_the_server_finds_too_long_are_shortened_and_stay_so(beir, 
     # the text that is gone on with in the third turn begins with what was sent in the second
     second = [last(b) for b in ok if last(b).count('<information>') == 1]
     assert all(any(last(b).startswith(s) for s in second) for b in ok if last(b).count('<information>') == 2)
-
-
-# --- other places, backends and corpora ------------------------------------------------------------------------------
 
 
 def test_results_in_turns_of_the_user(beir, fake):
@@ -866,9 +832,6 @@ def test_it_searches_by_any_system_in_any_tasks_documents(beir, fake, tmp_path, 
         parse('bm25+search-r1(smollm2,by=rrf(bm25+hyde(smollm2),minilm))')
 
 
-# --- a language model in an environment of its own ---
-
-
 @pytest.mark.medium
 def test_an_environment_writes_what_this_process_writes(home, own_registry, monkeypatch, capfd):
     "The same weights, prompts and seeds give the same texts, whole or cut, greedy or drawn; a request that is told to stop stops."
@@ -905,9 +868,6 @@ def test_an_environment_writes_what_this_process_writes(home, own_registry, monk
 def shared_home():
     "The home folder of the clone, where the installation put the converted copy of the embedded model."
     return Path(__file__).resolve().parent.parent / '.medir'
-
-
-# --- real models -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -355,9 +355,6 @@ def test_a_judge_that_finds_nothing_ranks_nothing(grade):
     assert quality.recall['b'] == 0 and quality['given up']['b'] == (grade == '')
 
 
-# ---------------------------------------------------------------- synonyms and answered questions
-
-
 @pytest.mark.parametrize('language', ['en', 'zh'])
 def test_rules_make_sentences_that_hold_for_every_query_that_rules_make(language):
     for seed in range(60):
@@ -444,9 +441,6 @@ def test_given_pairs_skip_the_search(home):
     made = built(home, pairs=[('q0', 'd0-7'), ('q1', 'd0-1'), ('q9', 'd0-1')], **nobody)
     assert list(zip(made.task.qrels.query_id, made.task.qrels.doc_id)) == [('q0', 'd0-7'), ('q1', 'd0-1')]
     assert not len(made.trail)
-
-
-# ---------------------------------------------------------------- labels of people
 
 
 SPARSE = ['bm25', 'bm25(lucene)']
