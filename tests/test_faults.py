@@ -412,6 +412,14 @@ def test_a_registry_of_the_wrong_shape(kind, tmp_path, medir_process, beir):
     refused(medir_process('contract', 'minilm', beir, MEDIR_REGISTRY=str(tmp_path / 'registry')), r'models\.yaml', said)
 
 
+@cases("""field, value, said
+pooling | 3 | pooling is .3.*valid string
+max_query_tokens | "many" | max_query_tokens is
+query_template | ["x"] | query_template is
+append_eos | "yes" | append_eos is
+instruction_keys | "default" | list
+pooling | "unknown" | pooling unknown; find out
+""")
 def test_a_field_of_another_type_is_named(field, value, said, own_registry, searched, medir, beir):
     own_registry(models={'mine': {**registry('models')['e5-small-v2'], field: json.loads(value)}})
     refused(medir('evaluate', beir, '--system', 'mine'), 'model mine', said)
