@@ -229,7 +229,6 @@ def model_row(home, rng):
 
 def llm_row(home, rng):
     own_row(home, rng, 'llms', packaged('llms', 'smollm2', languages=['en']))
-
     mine = lambda: generator.LLM('mine')
     return lambda: (mine().sampling(), retrieval.parse('bm25+hyde(mine)'), mine().missing([generator.Request('p')]))
 
@@ -283,7 +282,6 @@ def vector_store(home, rng):
     else:
         head = damaged(raw[: 8 + n], rng)
     block.write_bytes(head + raw[8 + n :])
-
     return lambda: np.testing.assert_array_equal(read(), whole)
 
 
@@ -293,7 +291,6 @@ def table_store(home, rng):
     for file in (home / 'home' / 'corpora').glob('*'):
         if file.suffix in ('.arrow', '.json') and rng.random() < 0.7:
             file.write_bytes(damaged(file.read_bytes()[:400], rng))
-
     return lambda: np.testing.assert_equal(len(data.load_task(str(folder)).corpus), 12)
 
 
@@ -332,7 +329,6 @@ def generations(home, rng):
 
 def training_pairs(home, rng):
     file = written(home / 'pairs.jsonl', changed_lines(TRAINING, rng, 0.7))
-
     return lambda: [pairs.draw(i, 1) for pairs in [trainer.Pairs(file, 2)] for i in range(len(pairs))]
 
 
@@ -351,34 +347,26 @@ def mined(home, rng):
     return lambda: trainer.mine(step, str(file), home / 'out.jsonl', **parameters)
 
 
-def training_record(home, rng):
-    written(home / 'home/checkpoints/own/medir.json', changed_text(RECORD, rng))
-
-    kinds = {'encoder': lambda: encoder.encoder_spec('own'), 'llm': lambda: generator.llm_spec('own')}
-    return lambda: ([outcome(call, kind) for kind, call in kinds.items()], workbook.keys.checkpoint_mark('own'))
+def changed_file(place, value, read):
+    "A maker of a changed JSON or YAML file, of which `read(file)` is called."
+    return lambda home, rng: functools.partial(read, written(home / place, changed_text(value, rng)))
 
 
-def receipt(home, rng):
-    written(home / 'home/receipts/toy-1.json', changed_text(RECEIPT, rng))
-    return lambda: (workbook.receipts(), workbook.valid_receipt('k'), workbook.status())
+def read_record(_):
+    for kind, read in (('encoder', encoder.encoder_spec), ('llm', generator.llm_spec)):
+        outcome(lambda: read('own'), kind)
+    workbook.keys.checkpoint_mark('own')
+
+
+read_receipt = lambda _: (workbook.receipts(), workbook.valid_receipt('k'), workbook.status())
+read_examples = lambda file: trainer.synthetic.example_blocks('en', file=str(file))
 
 
 def options(home, rng):
     told = changed_text(OPTIONS, rng, 0.8).decode('utf-8', 'replace')
     os.environ['MEDIR_LLM_OPTIONS'] = told.replace('\0', '')[:100_000]
-
     model = lambda: generator.LLM('smollm2')
     return lambda: model().backend if model().backend_name == 'openai' else None  # no weights are loaded for this
-
-
-def configuration(home, rng):
-    file = written(home / 'c.yaml', changed_text(rng.choice([CONFIG, SFT]), rng))
-    return lambda: trainer.training_config(file)
-
-
-def examples(home, rng):
-    file = written(home / 'e.yaml', changed_text(EXAMPLES, rng))
-    return lambda: trainer.synthetic.example_blocks('en', file=str(file))
 
 
 PUBMED = """<?xml version="1.0" encoding="utf-8"?>
@@ -476,9 +464,14 @@ def sheet(home, rng):
 TASK_FILES = ('corpus.jsonl', 'queries.jsonl', 'qrels.jsonl', 'qrels/test.tsv', 'candidates.tsv', 'pairs.jsonl')
 CHANGED = {f'task {name}': (16, task_files(name)) for name in TASK_FILES}
 COUNTS = {run_file: 14, packed: 20, notebook: 24, preset: 20, batch_file: 24, model_row: 30, llm_row: 24}
-COUNTS |= {reranker_row: 16, task_row: 24, configuration: 30, training_pairs: 24, mined: 40, examples: 12}
-COUNTS |= {generations: 16, cassette: 20, expression: 60, options: 24, training_record: 20, receipt: 30}
+COUNTS |= {reranker_row: 16, task_row: 24, training_pairs: 24, mined: 40}
+COUNTS |= {generations: 16, cassette: 20, expression: 60, options: 24}
 COUNTS |= {vector_store: 24, table_store: 10, bm25_store: 10, raw_documents: 60, saved_encoder: 40, sheet: 40}
+for told in (CONFIG, SFT):
+    CHANGED[f'configuration {told["task"]}'] = 15, changed_file('c.yaml', told, trainer.training_config)
+CHANGED['examples'] = 12, changed_file('e.yaml', EXAMPLES, read_examples)
+CHANGED['training_record'] = 20, changed_file('home/checkpoints/own/medir.json', RECORD, read_record)
+CHANGED['receipt'] = 30, changed_file('home/receipts/toy-1.json', RECEIPT, read_receipt)
 CHANGED |= {make.__name__: (count, make) for make, count in COUNTS.items()}
 # what is made again, or left out, where it is damaged
 MENDED = ('receipt', 'cassette', 'table_store', 'vector_store', 'bm25_store', 'training_record')

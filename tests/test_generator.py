@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 import numpy as np, pandas as pd, pytest
-from conftest import DOCUMENTS, QUERIES, table, write_beir, write_lines
+from conftest import DOCUMENTS, QUERIES, table, write_beir, write_lines, refuses
 from medir_nb import generator as g, workbook
 from medir_nb.core import MedirError, at_home, registry
 from medir_nb.data import load_task
@@ -161,8 +161,7 @@ def test_a_served_model_goes_on_and_stops(fake):
 
 def test_a_server_that_stays_broken_is_given_up_with_the_query_named(fake):
     server = fake(*[(500,)] * 9)
-    with pytest.raises(MedirError, match='answered 500 after 3 attempts for query q1'):
-        served(server, attempts=3).generate(ask('p'))
+    refuses(lambda: served(server, attempts=3).generate(ask('p')), 'answered 500 after 3 attempts for query q1')
     assert server.asked == 3
     with pytest.raises(MedirError, match='connection failed'):
         LLM('smollm2', backend='openai', base_url='http://127.0.0.1:9', attempts=2, pause=0.01).generate(ask('p'))
@@ -330,8 +329,7 @@ def test_a_tasks_group_chooses_the_form(beir):
     assert [as_(n, 'en') for n in names] == [en[form] for form in 'biology exam case similar_case term'.split()]
     assert as_('mine', 'en') == en['question']
     assert g.wording('hyde', task, 'zh', 'title') == zh['title']
-    with pytest.raises(MedirError, match='no wording'):
-        g.wording('hyde', task, 'xx')
+    refuses(lambda: g.wording('hyde', task, 'xx'), 'no wording')
     assert g.wording('search-o1', task, 'en') == en['question']
 
 
@@ -451,8 +449,7 @@ def test_a_missing_entry_says_which(beir, tmp_path, monkeypatch):
     with pytest.raises(MedirError, match=r"query 'q1' by hyde\(qwen2-7b\).*cannot be asked: vllm is not installed"):
         search(task, 'bm25+hyde(qwen2-7b)')
     file = published(tmp_path, {q: t for q, t in TEXTS.items() if q != 'q3'})
-    with pytest.raises(MedirError, match=r"query 'q3' by hyde\(file:.*is missing"):
-        search(task, f'bm25+hyde(file:{file})')
+    refuses(lambda: search(task, f'bm25+hyde(file:{file})'), "query 'q3' by hyde(file:", 'is missing')
 
 
 AUTHORS_FILES = [('id', 'rewrite_query', 'qwen/query-rewrite.jsonl', 'qwen2-7b')]
@@ -468,8 +465,7 @@ def test_authors_files_are_read_from_the_tasks_folder(beir, id_field, field, nam
     file = write_lines(beir / name, [{id_field: q, 'text': 'x', field: t} for q, t in TEXTS.items()])
     one = search(task, f'bm25+hyde({model}@authors)')
     assert one.stats['replayed'] == 4 and one.run.equals(search(task, f'bm25+hyde(file:{file})').run)
-    with pytest.raises(MedirError, match="nobody is called 'rerun'; write @authors"):
-        search(task, f'bm25+hyde({model}@rerun)')
+    refuses(lambda: search(task, f'bm25+hyde({model}@rerun)'), "nobody is called 'rerun'; write @authors")
 
 
 def test_the_eleven_models_of_r2med_are_asked_as_its_script_does():
@@ -683,8 +679,7 @@ def test_an_endpoint_that_goes_down_costs_nothing_twice(beir, fake, tmp_path):
         home, expansion = tmp_path / 'other' / str(down_at), ('search-r1', 'smollm2', (('rounds', 3),))
         server = scripted(fake, turns, script=['ok'] * down_at + [(500,), (503, 'gone')])
         with at_home(home):
-            with pytest.raises(MedirError, match='503 after 2 attempts for query q'):
-                expanded_texts(task, expansion, 'sparse')
+            refuses(lambda: expanded_texts(task, expansion, 'sparse'), '503 after 2 attempts for query q')
             kept = [json.loads(line) for line in transcript_path(task, expansion).read_text().splitlines()]
             answered = server.asked - 2
             out = expanded_texts(task, expansion, 'sparse')
@@ -771,8 +766,7 @@ def test_it_searches_by_any_system_in_any_tasks_documents(beir, fake, tmp_path, 
     twin = load_task(str(write_beir(tmp_path / 'twin', [*DOCUMENTS, ('q1', '', 'metoprolol diabetes asthma')])))
     texts(twin)
     assert 'q1' not in lines(twin)[0]['turns'][0]['found'] and lines(twin)[1]['turns'][0]['found'][0] == 'q1'
-    with pytest.raises(MedirError, match='expanded itself'):
-        parse('bm25+search-r1(smollm2,by=rrf(bm25+hyde(smollm2),minilm))')
+    refuses(lambda: parse('bm25+search-r1(smollm2,by=rrf(bm25+hyde(smollm2),minilm))'), 'expanded itself')
 
 
 @pytest.mark.medium
