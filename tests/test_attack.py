@@ -302,8 +302,7 @@ def bm25_store(home, rng):
             file.write_bytes(damaged(file.read_bytes(), rng))
 
     def again():
-        with contextlib.suppress(MedirError):
-            retrieval.search(task, 'bm25')
+        outcome(lambda: retrieval.search(task, 'bm25'), 'bm25')
         assert retrieval.search(task, 'bm25').run.equals(whole)  # it is rebuilt
 
     return again
@@ -322,8 +321,7 @@ def cassette(home, rng):
 
 
 def generations(home, rng):
-    file = written(home / 'g.jsonl', changed_lines(GENERATIONS, rng))
-    task = data.load_task(str(write_beir(home / 'task')))
+    file, task = written(home / 'g.jsonl', changed_lines(GENERATIONS, rng)), data.load_task(write_beir(home / 'task'))
     return lambda: retrieval.search(task, f'bm25+hyde(file:{file})')
 
 
@@ -406,15 +404,11 @@ def raw_documents(home, rng):
     def read():
         met = write_documents(folder, home / 'corpus.jsonl')
         assert met.files == 5 and met.kept >= 3
-        if met.unreadable:
-            lost = met.unreadable[0]
+        for lost in met.unreadable[:1]:
             raise MedirError(lost['why'], lost['file'], lost['fix'])
         list(data.read_documents(folder))
 
     return read
-
-
-SAVED = 'modules.json config_sentence_transformers.json 1_Pooling/config.json sentence_bert_config.json config.json'
 
 
 def saved_encoder(home, rng):
@@ -423,7 +417,8 @@ def saved_encoder(home, rng):
 
     folder = home / 'encoder'
     shutil.copytree(tiny_encoder(), folder)
-    name = rng.choice([name for name in SAVED.split() if (folder / name).is_file()])
+    names = ('modules', 'config_sentence_transformers', '1_Pooling/config', 'sentence_bert_config', 'config')
+    name = rng.choice([f'{name}.json' for name in names if (folder / f'{name}.json').is_file()])
     written(folder / name, changed_text(read_json(folder / name), rng, 0.8))
 
     def read():
@@ -542,9 +537,7 @@ def parameters_cell(home, source):
     return lambda: workbook.resolve_parameters(workbook.find_notebook('toy'))
 
 
-def yaml_value(home, value):
-    file = written(home / 'v.yaml', f'x: {value}\n'.encode('utf-8', 'surrogatepass'))
-    return lambda: core.read_yaml(file)
+yaml_file = lambda home, value: written(home / 'v.yaml', f'x: {value}\n'.encode('utf-8', 'surrogatepass'))
 
 
 def ask_llm():
@@ -566,7 +559,7 @@ def variable(kind, name):
 GIVEN = {
     'cell': (parameters_cell, SOURCES),
     'option': (lambda home, value: lambda: core.parse_options([f'x={value}']), VALUES),
-    'YAML file': (yaml_value, VALUES),
+    'YAML file': (lambda home, value: functools.partial(core.read_yaml, yaml_file(home, value)), VALUES),
 }
 for kind in ('LLM', 'EMBEDDING'):
     GIVEN |= {f'{kind} URL': (variable(kind, 'URL'), ADDRESSES), f'{kind} KEY': (variable(kind, 'KEY'), KEYS)}

@@ -2,6 +2,7 @@
 
 import asyncio, configparser, hashlib, importlib, importlib.util, json, multiprocessing, os, re, socket
 import subprocess, sys, time, zipfile
+from dataclasses import dataclass
 from pathlib import Path
 import httpx, numpy as np, pytest
 from conftest import TINY_ROW, refuses
@@ -9,14 +10,11 @@ from hub.models import encoder_files
 from hub.server import Hub, Repository
 from hub.services import process_environment
 from medir_nb import core
-from medir_nb.core import MedirError, guard, nothing_leaves, parts as p, private_line, private_report, registry
-from medir_nb.core.files import lock
-from medir_nb.core.places import at_home
-from medir_nb.core.private import refusal_in
-from medir_nb.core.server import Server
+from medir_nb.core import MedirError, at_home, guard, lock, nothing_leaves, parts as p, private_line, private_report
+from medir_nb.core import refusal_in, registry, Server
 from medir_nb.data import load_task
-from medir_nb.encoder import Encoder, encoder_spec
-from medir_nb.encoder.availability import check_encoder, encoder_availability
+from medir_nb.encoder import Encoder, check_encoder, encoder_spec
+from medir_nb.encoder.availability import encoder_availability
 from medir_nb.encoder.loading import converted_gguf
 
 
@@ -99,8 +97,7 @@ def test_a_server_elsewhere_is_asked_once_in_one_line(private):
     said = 'model far-away: --private refuses 192.0.2.1:80'
     with pytest.raises(MedirError, match=said), httpx.Client() as client:
         server.ask(client, 'embeddings', {}, lambda answer: answer)
-    assert sum(private_report()['refused'].values()) == 1
-    assert refusal_in(ValueError('other')) == ''
+    assert sum(private_report()['refused'].values()) == 1 and refusal_in(ValueError('other')) == ''
 
 
 def test_the_hub_s_client_says_one_line(private):
@@ -323,11 +320,11 @@ COMMIT = 'c0' * 20
 CONTENT = bytes(range(256)) * 40  # in three parts of at most 4,000 bytes
 
 
+@dataclass
 class Site:
     "A folder on the path of modules, with packages of parts."
 
-    def __init__(self, folder):
-        self.folder = folder
+    folder: Path
 
     def install(self, name, data, part=4000, kind='gguf', **fields):
         "Put `data` into packages NAME_1, NAME_2 …, and give the row that describes them."
@@ -388,8 +385,8 @@ def test_the_extra_holds_the_packages_of_all_rows_and_the_lock_none():
     lines = (ROOT / 'requirements/embedded-plus.txt').read_text().splitlines()
     assert settings['DEFAULT']['embedded-plus_requirements'].split() == packages
     assert [line for line in lines if not line.startswith('#')] == packages and len(packages) == 22 + 5 + 5
-    lock = (ROOT / 'requirements/lock-py311-cpu.txt').read_text()
-    assert not any(name.split('==')[0] in lock for name in packages)
+    locked = (ROOT / 'requirements/lock-py311-cpu.txt').read_text()
+    assert not any(name.split('==')[0] in locked for name in packages)
     assert 'embedded-plus' not in (ROOT / 'Makefile').read_text()
 
 

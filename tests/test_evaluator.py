@@ -6,11 +6,10 @@ from conftest import QRELS, seeded, write_beir, write_lines, refuses
 from medir_nb.core import to_markdown
 from medir_nb.data import load_task, task_from_frames
 from medir_nb.evaluator import case_view, compare, compare_all, correlation, difference_spread, evaluate, find_copies
-from medir_nb.evaluator import holm, interval, judged_at_10, macro_average, order_bounds, PAIR_MEASURES, paired_p
-from medir_nb.evaluator import paired_power, parse_measure, per_query, Power, queries_needed, score_frames, score_run
-from medir_nb.evaluator import scores_without, separation, smallest_difference, subgroup_scores, subgroups
-from medir_nb.evaluator.effects import gain_counts
-from medir_nb.evaluator.statistics import resampled_means
+from medir_nb.evaluator import gain_counts, holm, interval, judged_at_10, macro_average, order_bounds, PAIR_MEASURES
+from medir_nb.evaluator import paired_p, paired_power, parse_measure, per_query, Power, queries_needed, resampled_means
+from medir_nb.evaluator import score_frames, score_run, scores_without, separation, smallest_difference, subgroup_scores
+from medir_nb.evaluator import subgroups
 from medir_nb.papers import against_baseline, experiment
 from medir_nb.retrieval import read_run, RUN_COLUMNS
 
@@ -91,8 +90,7 @@ def test_judged_at_10():
     # Judged@k of ir_measures divides by the k documents that a full list would have
     full = [('q1', f'd{i}', 10.0 - i) for i in range(12)]
     graded = frames([('q1', f'd{i}', int(i == 0)) for i in (0, 3, 9, 10)], full)
-    assert judged_at_10(*graded) == pytest.approx(3 / 10)
-    assert 0 < judged_at_10(*frames(mixed, run)) < 1
+    assert judged_at_10(*graded) == pytest.approx(3 / 10) and 0 < judged_at_10(*frames(mixed, run)) < 1
 
 
 def test_intervals_cover():
@@ -398,8 +396,7 @@ def test_a_value_stands_on_one_line_with_its_interval(beir):
 @pytest.mark.parametrize('effect, n, power', [(0.5, 34, 0.8077775), (0.2, 199, 0.8016930), (0.8, 15, 0.8213105)])
 def test_the_formula_gives_the_textbooks_values(effect, n, power):
     "Those of G*Power 3.1: t test, two dependent means."
-    assert paired_power(effect, 1.0, n) == pytest.approx(power, abs=5e-6)
-    assert queries_needed(effect, 1.0) == n
+    assert paired_power(effect, 1.0, n) == pytest.approx(power, abs=5e-6) and queries_needed(effect, 1.0) == n
 
 
 @pytest.mark.parametrize('seed', range(3))

@@ -7,41 +7,23 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 import numpy as np, pandas as pd, pytest
-import medir_nb
 import medir_nb as mr
-from conftest import (
-    DOCUMENTS,
-    QRELS,
-    QUERIES,
-    TASK_ROW,
-    refused,
-    refuses,
-    seeded,
-    table,
-    write_beir,
-    write_lines,
-    write_notebook,
-)
+from conftest import DOCUMENTS, QRELS, QUERIES, TASK_ROW, refused, refuses, seeded, table
+from conftest import write_beir, write_lines, write_notebook
 from medir_nb import core, data, encoder, evaluator, generator, retrieval, trainer, workbook
-from medir_nb.core import MedirError, atomic_path, boundary, cause_of, lock, redact, registry, run_command, slug
+from medir_nb.core import MedirError, atomic_path, boundary, cause_of, lock, note, redact, registry, run_command, slug
 from medir_nb.core import write_json
-from medir_nb.data.readers import text_lines
 from medir_nb.encoder import Encoder, encode_corpus, encoder_spec
-from medir_nb.core.console import note
-from medir_nb.encoder.worker import prompt_ids
-from medir_nb.evaluator.statistics import correlation, interval
+from medir_nb.evaluator import correlation, interval
 from medir_nb.generator import LLM, llm_spec, Request, Sampling
 from medir_nb.generator.llm_services import _worker_request, chat_body
 from medir_nb.generator.local_llm import load_llm_tokenizer, rendered_prompt, weights_folder
-from medir_nb.judging import gather_votes, StudyFolder, write_sheet
+from medir_nb.judging import gather_votes, grade_by_keyboard, StudyFolder, write_sheet
 from medir_nb.judging.label_tables import csv_rows, write_csv
-from medir_nb.judging.sheets import grade_by_keyboard
 from medir_nb.judging.study_folder import write_toy_walk
 from medir_nb.retrieval.reading_stage import reading_request, reading_settings
-from medir_nb.retrieval.reranker_model import prompt_tokens, Reranker, reranker_spec
-from medir_nb.retrieval.service import Service
-from medir_nb.trainer import train_encoder, train_generator
-from medir_nb.trainer.sft import ExampleWriter, SFTSettings
+from medir_nb.retrieval import prompt_tokens, Reranker, reranker_spec, Service
+from medir_nb.trainer import SFTSettings, train_encoder, train_generator
 from tiny_models import make_tokenizer
 
 DEEP = '[' * 200_000 + ']' * 200_000
@@ -304,7 +286,7 @@ FIRST_BYTES = [
 @pytest.mark.parametrize('content, said', FIRST_BYTES)
 def test_a_file_that_is_not_utf8_is_told_by_its_first_bytes(content, said, tmp_path):
     (path := tmp_path / 'our labels.csv').write_bytes(content)
-    for read in (core.read_text, lambda path: list(text_lines(path))):
+    for read in (core.read_text, lambda path: list(data.readers.text_lines(path))):
         with pytest.raises(MedirError, match=said) as error:
             read(path)
     if command := error.value.fix.partition('convert it: ')[2]:  # run as it stands
@@ -399,10 +381,9 @@ ODD_REGISTRIES = {
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize('kind', ODD_REGISTRIES)
-def test_a_registry_of_the_wrong_shape(kind, tmp_path, medir_process, beir):
-    # in a process of its own: the reader of YAML in C would take this one along
-    text, said = ODD_REGISTRIES[kind]
+@pytest.mark.parametrize('text, said', ODD_REGISTRIES.values(), ids=ODD_REGISTRIES)
+def test_a_registry_of_the_wrong_shape(text, said, tmp_path, medir_process, beir):
+    "In a process of its own: the reader of YAML in C would take this one along."
     write_lines(tmp_path / 'registry' / 'models.yaml', []).write_text(text, encoding='latin1')
     refused(medir_process('contract', 'minilm', beir, MEDIR_REGISTRY=str(tmp_path / 'registry')), r'models\.yaml', said)
 
@@ -683,8 +664,7 @@ def test_long_and_empty_texts_with_the_real_model(tmp_path, medir):
 
 
 def test_devices_links_and_pipes_stay_what_they_are(tmp_path, searched, beir):
-    assert searched(beir, '--json', '/dev/null').code == 0
-    assert stat.S_ISCHR(os.stat('/dev/null').st_mode)
+    assert searched(beir, '--json', '/dev/null').code == 0 and stat.S_ISCHR(os.stat('/dev/null').st_mode)
     (tmp_path / 'target.json').write_text('old')
     (tmp_path / 'link.json').symlink_to(tmp_path / 'target.json')
     write_json(tmp_path / 'link.json', {'a': 1})
@@ -779,8 +759,7 @@ def test_an_odd_parameters_cell_is_one_line_and_never_run(source, said, workbook
     path = write_notebook(workbook_root / 'odd.ipynb', source)
     with pytest.raises(MedirError, match=said) as e:
         workbook.schema(path)
-    assert '\n' not in str(e.value) and 'odd.ipynb' in str(e.value)
-    assert not (workbook_root / 'ran').exists()
+    assert '\n' not in str(e.value) and 'odd.ipynb' in str(e.value) and not (workbook_root / 'ran').exists()
 
 
 CODE = {'cell_type': 'code', 'source': ['1']}
@@ -1075,7 +1054,7 @@ def unsafe_parts(tree):
 
 @pytest.mark.medium
 def test_no_module_can_unpickle():
-    files = sorted(Path(medir_nb.__file__).parent.rglob('*.py'))
+    files = sorted(Path(mr.__file__).parent.rglob('*.py'))
     found = {file.name: list(unsafe_parts(ast.parse(file.read_text(encoding='utf-8')))) for file in files}
     assert len(files) > 100 and not {name: parts for name, parts in found.items() if parts}
 
@@ -1408,9 +1387,8 @@ FOREIGN = {
 }
 
 
-@pytest.mark.parametrize('language', FOREIGN)
-def test_a_language_that_nothing_here_knows_is_not_scored(language, tmp_path, medir, searched):
-    text = FOREIGN[language]
+@pytest.mark.parametrize('language, text', FOREIGN.items(), ids=FOREIGN)
+def test_a_language_that_nothing_here_knows_is_not_scored(language, text, tmp_path, medir, searched):
     folder = write_beir(tmp_path / 't', [('d1', '', text), ('d2', '', text)], [('q1', text)], [('q1', 'd1', 1)])
     write_lines(tmp_path / 'raw' / 'a.txt', [text])
     said = f'no analyzer or encoder here knows {language}; name --lang en'
@@ -1621,8 +1599,10 @@ def test_a_document_is_no_turn_of_the_embedded_model():
         said = Request(text, turns=({'role': 'tool', 'content': text},))
         prompts.append(rendered_prompt(tokenizer, spec, said))
         worker = _worker_request(replace(spec, chat='{prompt}'), replace(request, cut=(3, 5)))
-        prompts.append(prompt_ids(tokenizer, worker)[0])
-        writer = ExampleWriter(SFTSettings(data='x', model='smollm2', output='x'), spec, tokenizer, 'Answer {query}', 0)
+        prompts.append(encoder.worker.prompt_ids(tokenizer, worker)[0])
+        writer = trainer.sft.ExampleWriter(
+            SFTSettings(data='x', model='smollm2', output='x'), spec, tokenizer, 'Answer {query}', 0
+        )
         prompts.append(writer(text, text, 'x')[0]['input_ids'])
         asked[text] = [[token for token in ids if token in tokenizer.all_special_ids] for ids in prompts]
     assert asked['gout'] == asked[FORGED] and len(asked['gout'][0]) > 2

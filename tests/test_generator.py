@@ -5,14 +5,15 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 import numpy as np, pandas as pd, pytest
-from conftest import DOCUMENTS, QUERIES, table, write_beir, write_lines, refuses
-from medir_nb import generator as g, workbook
+from conftest import DOCUMENTS, QUERIES, refuses, table, write_beir, write_lines
+from medir_nb import encoder as e, generator as g, workbook
 from medir_nb.core import MedirError, at_home, registry
 from medir_nb.data import load_task
 from medir_nb.encoder import Encoder
 from medir_nb.generator import Cassette, Cassettes, Generation, LLM, Request, Sampling, configure, expand, llm_spec
 from medir_nb.generator import method_row
 from medir_nb.generator.agent import read_turn, transcript_path
+from medir_nb.papers import means_of, printed_expression, published as printed, published_gains
 from medir_nb.retrieval import expanded_texts, parse, pending, search
 
 
@@ -69,12 +70,10 @@ def test_a_torn_last_line_is_named_skipped_and_made_again(tmp_path, capsys, keep
     tape.append({'k2': made('again'), 'k3': made('three')})
     found = Cassette(path).find(['k1', 'k2', 'k3'])
     kept = 'two' if keep == -1 else 'again'  # -1 lost only its line end
-    assert (found['k2'].text, found['k3'].text) == (kept, 'three')
-    assert tape.find(['k2']) == {'k2': found['k2']}
+    assert (found['k2'].text, found['k3'].text) == (kept, 'three') and tape.find(['k2']) == {'k2': found['k2']}
 
 
-_WRITER = """
-import sys
+_WRITER = """import sys
 from medir_nb.generator import Cassette, Generation
 tape, name, i = Cassette(sys.argv[1]), sys.argv[2], 0
 while i < int(sys.argv[3]):
@@ -214,7 +213,7 @@ def test_no_key_reaches_a_cassette_a_message_or_another_server(fake, monkeypatch
 
 @pytest.fixture
 def vllm(monkeypatch, tmp_path):
-    "`vllm(write)` puts an engine in vLLM's place that answers the words of a prompt by `write`, and hands back what it saw."
+    "`vllm(write)` puts an engine in vLLM's place that answers the words of a prompt by `write`; what it saw."
 
     def install(write=lambda prompt: 'written', finish='stop'):
         seen = SimpleNamespace(started=[], alive=0, prompts=[], params=[], chats=[], before_start=lambda: None)
@@ -266,8 +265,7 @@ def test_vllm_gets_its_parallel_options_and_each_requests_sampling(vllm):
     got = model.generate([Request('one two', drawn), Request('one two', drawn, index=1)])
     assert [(x.text, x.finish, x.tokens) for x in got] == [('<USER> ONE TWO <REPLY> ', 'length', 2)] * 2
     wanted = {'tensor_parallel_size': 4, 'gpu_memory_utilization': 0.5, 'max_model_len': 1024, 'dtype': 'bfloat16'}
-    assert wanted.items() <= seen.started[0].items()
-    assert seen.chats[0][1] == {'enable_thinking': True}
+    assert wanted.items() <= seen.started[0].items() and seen.chats[0][1] == {'enable_thinking': True}
     first, second = seen.params
     assert first['temperature'] == 0.7 and first['top_k'] == -1 and 'stop' not in first
     assert first['seed'] == 42 != second['seed']
@@ -279,17 +277,15 @@ def test_vllm_gets_its_parallel_options_and_each_requests_sampling(vllm):
 
 @pytest.mark.medium
 def test_encoders_and_other_language_models_leave_before_vllm_starts(vllm, home, fake_minilm, beir):
-    from medir_nb import encoder
-
     seen = vllm()
     search(load_task(str(beir)), 'minilm')
-    held, still_held = weakref.ref(encoder.model._recent[0][1]), []
+    held, still_held = weakref.ref(e.model._recent[0][1]), []
     assert held() is not None
     seen.before_start = lambda: still_held.append(held())
     first, second = LLM('qwen2-7b'), LLM('qwen2.5-7b')
     for model, text in ((first, 'word ' * 10), (second, 'word ' * 11)):
         model.generate([Request(text, Sampling(max_tokens=8))])
-    assert still_held == [None, None] and seen.alive == 1 and first._backend is None and not encoder.model._recent
+    assert still_held == [None, None] and seen.alive == 1 and first._backend is None and not e.model._recent
 
 
 PAPER = {('hyde', 'sparse'): 'alone', ('hyde', 'dense'): 'mean', ('search-o1', 'sparse'): 'alone'}
@@ -327,8 +323,7 @@ def test_a_tasks_group_chooses_the_form(beir):
     assert [as_(n) for n in names] == [zh['question'], zh['title'], zh['text']]
     names = ('r2med-biology', 'r2med-medqa-diag', 'r2med-pmc-treatment', 'r2med-pmc-clinical', 'hpo-lay')
     assert [as_(n, 'en') for n in names] == [en[form] for form in 'biology exam case similar_case term'.split()]
-    assert as_('mine', 'en') == en['question']
-    assert g.wording('hyde', task, 'zh', 'title') == zh['title']
+    assert as_('mine', 'en') == en['question'] and g.wording('hyde', task, 'zh', 'title') == zh['title']
     refuses(lambda: g.wording('hyde', task, 'xx'), 'no wording')
     assert g.wording('search-o1', task, 'en') == en['question']
 
@@ -483,12 +478,10 @@ def test_the_eleven_models_of_r2med_are_asked_as_its_script_does():
 
 
 def test_a_model_on_the_leaderboard_stands_for_the_method_whose_cells_it_repeats():
-    from medir_nb.papers import published, published_gains
-
     short = {p: names[0] for names in registry('systems')['r2med'].values() for p in names}
     rows = registry('llms').values()
     called = {p: (m, r['published_as'][0]) for r in rows for p, m in r.get('leaderboard', {}).items()}
-    board = published('r2med', 'leaderboard', measure='nDCG@10').query('task.notna() and llm.notna()')
+    board = printed('r2med', 'leaderboard', measure='nDCG@10').query('task.notna() and llm.notna()')
     gains = published_gains()
     in_files = gains[gains.table == 'gar'].set_index(['retriever', 'method', 'llm', 'task']).score
     keyed = [(c.value, (short[c.retriever], *called[c.llm], c.task)) for c in board.itertuples()]
@@ -526,8 +519,6 @@ def test_the_committed_cassette_still_answers_what_is_asked():
 
 @pytest.mark.medium
 def test_the_smoke_preset_replays_and_the_paper_preset_names_every_printed_expansion():
-    from medir_nb.papers import means_of, printed_expression, published
-
     found = workbook.find_notebook('r2med_generation')
     presets = {name: workbook.resolve_parameters(found, name) for name in ('smoke', 'demo', 'mini', 'paper')}
     smoke, paper = presets['smoke'], presets['paper']
@@ -535,10 +526,10 @@ def test_the_smoke_preset_replays_and_the_paper_preset_names_every_printed_expan
     asked = [*smoke['systems'], *(f'{s[:-1]},weight={w})' for s in smoke['weight_systems'] for w in smoke['weights'])]
     assert {s: n for s in asked if (n := pending(s, task).get('to_generate', 0))} == {} and len(asked) == 30
     eight = list(means_of('r2med')['avg'])
-    cells = published('r2med', ['gar', 'leaderboard'], measure='nDCG@10', task=eight).query('llm.notna()')
-    printed = {printed_expression(c) for c in cells.drop_duplicates('system').itertuples()}
-    assert len(printed) == 73 and printed <= set(paper['systems']) and paper['tasks'] == eight
-    assert {s.split('+')[0] for s in printed} == set(paper['systems']) - printed
+    cells = printed('r2med', ['gar', 'leaderboard'], measure='nDCG@10', task=eight).query('llm.notna()')
+    asked_for = {printed_expression(c) for c in cells.drop_duplicates('system').itertuples()}
+    assert len(asked_for) == 73 and asked_for <= set(paper['systems']) and paper['tasks'] == eight
+    assert {s.split('+')[0] for s in asked_for} == set(paper['systems']) - asked_for
     for p in presets.values():
         assert all(str(parse(s)) == s for k in ('systems', 'local_systems', 'weight_systems') for s in p[k])
 
@@ -579,7 +570,7 @@ def test_a_turn_is_a_search_an_answer_or_malformed(row):
 
 
 def scripted(fake, turns, usage=(40, 9), **options):
-    "A server whose model says `turns[n]`, or what it makes of a request, in its n-th turn of a query; the last again and again."
+    "A server whose model says `turns[n]`, or what it makes of a request, in the n-th turn of a query; the last for ever."
 
     def answer(body, _=None):
         said = [m for m in body['messages'] if m['role'] != 'system'][1:]
@@ -600,8 +591,8 @@ FOUND = '<think>hm</think><search>metoprolol diabetes asthma</search>'
 SAID = '<answer>Metoprolol slows the heart rate</answer>'
 
 
-def texts(task, method='search-r1', kind='sparse', **settings):
-    return expanded_texts(task, (method, 'smollm2', tuple(settings.items())), kind)
+def texts(task, method='search-r1', **settings):
+    return expanded_texts(task, (method, 'smollm2', tuple(settings.items())), 'sparse')
 
 
 def lines(task, method='search-r1', **settings):
@@ -609,8 +600,7 @@ def lines(task, method='search-r1', **settings):
     return [json.loads(line) for line in path.read_text(encoding='utf-8').splitlines()]
 
 
-def last(body):
-    return body['messages'][-1]['content']
+last = lambda body: body['messages'][-1]['content']
 
 
 def test_it_searches_reads_and_answers_and_the_answer_is_a_hypothetical_document(beir, fake, tmp_path, fake_minilm):
@@ -827,8 +817,7 @@ def test_a_real_server_answers_greedy_requests_as_transformers_does(vllm_server,
     assert [(answer.text, answer.tokens) for answer in there] == [(answer.text, answer.tokens) for answer in here]
 
 
-TABLE = """
-import sys
+TABLE = """import sys
 for name in ('torch', 'transformers', 'vllm', 'httpx'): sys.modules[name] = None      # an import of them fails
 from medir_nb.evaluator import evaluate_grid, table_apart
 scores, not_run = evaluate_grid(['hpo-lay'], ['bm25', 'bm25+hyde(smollm2)', 'bm25+hyde(smollm2,fusion=concat,repeat=3)'])

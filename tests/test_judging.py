@@ -5,16 +5,14 @@ from collections import Counter
 from dataclasses import replace
 import numpy as np, pandas as pd, pytest
 from conftest import ASKED, DOCUMENTS, FOUND, refused as line_of, refuses as refused, table, write_lines
-from medir_nb.judging import AnnotationSession, answered_quality, benchmark_task, build_benchmark, build_cmirb
-from medir_nb.judging import candidate_systems, check_independent, check_votes, cohen_table, collect_votes
-from medir_nb.judging import consensus, decisions, fault_counts, fleiss, gather_votes, gold_labels, gold_quality
-from medir_nb.judging import judge_pairs, judges_from, kappa_of, label_power, label_widget, make_pool
-from medir_nb.judging import ModelJudge, overrule, read_grades, read_labels, read_pool, read_queries
-from medir_nb.judging import read_review, read_sheet, read_votes, reranking_task, Roles, SCALE, scores_under
-from medir_nb.judging import sheet_records, StudyFolder, SynonymEntry, tau_by_pairs, tau_interval
+from medir_nb.judging import agreement_of, AnnotationSession, answered_quality, Benchmark, benchmark_task
+from medir_nb.judging import build_benchmark, build_cmirb, candidate_systems, check_independent, check_votes
+from medir_nb.judging import cohen_table, collect_votes, COLUMNS, consensus, decisions, fault_counts, fleiss
+from medir_nb.judging import gather_votes, gold_labels, gold_quality, judge_pairs, judges_from, kappa_of, label_power
+from medir_nb.judging import label_widget, make_pool, ModelJudge, overrule, read_grades, read_labels, read_pool
+from medir_nb.judging import read_queries, read_review, read_sheet, read_votes, reranking_task, Roles, SCALE
+from medir_nb.judging import scores_under, sheet_records, StudyFolder, SynonymEntry, tau_by_pairs, tau_interval
 from medir_nb.judging import write_review, write_sheet, write_task
-from medir_nb.judging.labels import agreement_of
-from medir_nb.judging.building import Benchmark
 from medir_nb.judging.cmirb import shortlists, verified_matches
 from medir_nb.judging.pools import PAIR
 from medir_nb.judging.synonyms import fault_of_sentences, sentences_by_rule, with_query
@@ -27,7 +25,7 @@ from medir_nb.generator import configure
 from medir_nb.trainer import Candidate
 from medir_nb.retrieval import models_of, search
 from medir_nb.judging.study_folder import NothingRelevant
-from medir_nb.judging.sheets import COLUMNS, informative_first, pool_settings
+from medir_nb.judging.sheets import informative_first, pool_settings
 
 
 def votes_of(said, query='q1'):
@@ -558,8 +556,7 @@ def test_conflicts_are_shown_settled_and_taken_back(walk):
     assert len(again) == len(rows) and [row['comment'] for row in kept] == ['agreed by talk'] * settled
     # a grade that is erased takes the decision back
     write_csv(sheet, list(rows[0]), [{**row, 'grade': ''} for row in again])
-    assert labels_of(walk).open_conflicts == len(rows)
-    assert judged() == before
+    assert labels_of(walk).open_conflicts == len(rows) and judged() == before
 
 
 def test_a_query_counts_when_all_of_it_was_seen(walk):
@@ -586,8 +583,7 @@ def test_a_filled_sheet_is_not_written_over_and_a_lost_one_is_written_again(walk
 
 
 def test_a_sheet_that_was_read_and_is_gone_is_named_and_loses_no_grade(walk, capfd):
-    path = fill(sheet_of(walk))
-    before = labels_of(walk)
+    path, before = fill(sheet_of(walk)), labels_of(walk)
     path.unlink()
     assert labels_of(walk) == before and before.votes > 0
     assert '01-anna.csv is not in labels/: put it back' in capfd.readouterr().err
@@ -763,8 +759,7 @@ def test_the_unanswered_alone_are_judged_to_a_depth_that_is_said(walk, medir):
     added = {row['pair']: row['query_id'] for row in read_pool(walk) if row['pair'] not in pairs}
     assert added and set(added.values()) <= set(depths)
     rows = rows_of(fill(walk.folder / 'labels/02-anna.csv', lambda row: '0'))
-    assert {row['pair'] for row in rows} == set(added)
-    assert set(labels_of(walk).unanswered.values()) == {4}
+    assert {row['pair'] for row in rows} == set(added) and set(labels_of(walk).unanswered.values()) == {4}
     verdict = medir('verdict', walk.folder, *systems, '--no-costs')
     assert verdict.code == 0 and 'nothing down to document 4 of each' in (walk.folder / 'verdict.md').read_text()
 
