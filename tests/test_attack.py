@@ -148,9 +148,8 @@ def task_files(name):
 
 
 def run_file(home, rng):
-    folder = write_beir(home / 'task')
     lines = b'q1 Q0 d02 1 3.5 t\nq1 Q0 d01 2 2.5 t\nq2 Q0 d03 1 1.5 t\n'
-    run = written(home / 'x.run', damaged(lines, rng))
+    folder, run = write_beir(home / 'task'), written(home / 'x.run', damaged(lines, rng))
     return lambda: evaluator.score_run(data.load_task(str(folder)), retrieval.read_run(run), None, 'x')
 
 
@@ -163,8 +162,7 @@ def packed(home, rng):
     raw = bytearray((home / 'task.zip').read_bytes())
     for _ in range(rng.choice([1, 8])):
         raw[rng.randrange(len(raw))] ^= 1 << rng.randrange(8)
-    whole = len(raw)
-    (home / 'task.zip').write_bytes(bytes(raw[: rng.choice([whole, whole, rng.randrange(whole)])]))
+    (home / 'task.zip').write_bytes(bytes(raw[: rng.choice([None, None, rng.randrange(len(raw))])]))
     return lambda: data.load_task(str(home / 'task.zip'))
 
 
@@ -202,21 +200,17 @@ def batch_file(home, rng):
     return lambda: workbook.read_batch(path)
 
 
-def packaged(name, row, **more):
-    core.registry.cache_clear()
-    return {**{key: value for key, value in registry(name)[row].items() if value is not None}, **more}
-
-
-def own_row(home, rng, name, row):
-    "A registry of one's own with a changed row."
-    written(home / f'registry/{name}.yaml', changed_text({'mine': row}, rng))
+def own_row(home, rng, name, copied='', **fields):
+    "A registry of one's own with a changed row, or a changed copy of a row of the package."
+    row = {key: value for key, value in registry(name).get(copied, {}).items() if value is not None}
+    written(home / f'registry/{name}.yaml', changed_text({'mine': {**row, **fields}}, rng))
     os.environ['MEDIR_REGISTRY'] = str(home / 'registry')
     core.registry.cache_clear()
 
 
 def model_row(home, rng):
     task = data.load_task(str(write_beir(home / 'task')))
-    own_row(home, rng, 'models', packaged('models', 'e5-small-v2', hub='own/missing', revision='1' * 40))
+    own_row(home, rng, 'models', 'e5-small-v2', hub='own/missing', revision='1' * 40)
 
     def read():
         retrieval.parse('mine')
@@ -228,21 +222,20 @@ def model_row(home, rng):
 
 
 def llm_row(home, rng):
-    own_row(home, rng, 'llms', packaged('llms', 'smollm2', languages=['en']))
+    own_row(home, rng, 'llms', 'smollm2', languages=['en'])
     mine = lambda: generator.LLM('mine')
     return lambda: (mine().sampling(), retrieval.parse('bm25+hyde(mine)'), mine().missing([generator.Request('p')]))
 
 
 def reranker_row(home, rng):
-    core.registry.cache_clear()
-    own_row(home, rng, 'rerankers', packaged('rerankers', next(iter(registry('rerankers')))))
+    own_row(home, rng, 'rerankers', next(iter(registry('rerankers'))))
     return lambda: (retrieval.parse('bm25>mine@10'), retrieval.reranker_spec('mine').key)
 
 
 def task_row(home, rng):
     write_beir(home / 'data' / 'F')
     os.environ['MEDIR_DATA'] = str(home / 'data')
-    own_row(home, rng, 'tasks', {**TASK_ROW, 'queries': 4, 'documents': 12, 'qrels': 9})
+    own_row(home, rng, 'tasks', **TASK_ROW, queries=4, documents=12, qrels=9)
     return lambda: data.load_task('mine')
 
 

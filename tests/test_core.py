@@ -346,9 +346,9 @@ class Site:
 
 @pytest.fixture
 def site(tmp_path, monkeypatch):
-    (tmp_path / 'site').mkdir()
-    monkeypatch.syspath_prepend(str(tmp_path / 'site'))
-    return Site(tmp_path / 'site')
+    (folder := tmp_path / 'site').mkdir()
+    monkeypatch.syspath_prepend(str(folder))
+    return Site(folder)
 
 
 @pytest.fixture
@@ -408,12 +408,11 @@ class Slow:
     "Tells of each block and takes its time."
     def __init__(self):
         self.digest = hashlib.sha256()
+        self.hexdigest = self.digest.hexdigest
     def update(self, block):
         print('block', flush=True)
         time.sleep(SECONDS)
         self.digest.update(block)
-    def hexdigest(self):
-        return self.digest.hexdigest()
 
 def copy(file, folder):
     (folder / 'copy').write_bytes(file.read_bytes())
@@ -488,7 +487,6 @@ def test_another_revision_of_the_hub_is_not_what_packages_ship():
         assert encoder_spec(f'hf:{hub}').package == row
         other = encoder_spec(f'hf:{hub}@{"a" * 40}')
         assert (other.package, other.gguf_file, other.revision) == ('', '', 'a' * 40)
-    refuses(lambda: encoder_spec('mpnet', revision='a' * 40), 'its weights come from the package mpnet')
 
 
 ASK = """

@@ -301,11 +301,10 @@ def test_compare_prints_interval_p_wins_and_five_queries(beir, medir, tmp_path):
 
 
 def test_compare_with_groups_flips_whole_groups():
-    qrels = pd.DataFrame([(f'q{i}', f'd{i}', 1) for i in range(8)], columns=['query_id', 'doc_id', 'relevance'])
+    qrels, good = frames(*([(f'q{i}', f'd{i}', value) for i in range(8)] for value in (1, 1.0)))
     documents, queries = pd.DataFrame({'id': [f'd{i}' for i in range(9)]}), pd.DataFrame({'id': qrels.query_id})
     groups = {f'q{i}': f't{i // 4}' for i in range(8)}
     task = task_from_frames(documents.assign(text='x'), queries.assign(text='y'), qrels, groups=groups)
-    good = pd.DataFrame([(q, d, 1.0) for q, d in zip(qrels.query_id, qrels.doc_id)], columns=RUN_COLUMNS)
     c = compare(score_run(task, good.assign(doc_id='d8'), ['RR']), score_run(task, good, ['RR']))
     assert (c.difference, c.n_groups, c.n_queries, c.wins, c.p) == (1.0, 2, 8, 8, 0.5)
 

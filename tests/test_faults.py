@@ -1,8 +1,8 @@
 """Faults of all rooms: what goes wrong is said in one line, with file, line and fix, loses nothing that was done, runs no code
 that came with data, and leaves nothing behind."""
 
-import ast, contextlib, errno, gzip, json, os, pickle, re, resource, shutil, signal, socket, stat, subprocess, sys
-import threading, time, types, zipfile
+import ast, contextlib, errno, gzip, json, os, pickle, re, resource, shutil, signal, socket, socketserver, stat
+import subprocess, sys, threading, time, types, zipfile
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -872,24 +872,20 @@ def test_a_key_on_the_cut_is_not_shown(cut, fake, monkeypatch):
 @pytest.fixture
 def dripping():
     "A server whose body comes a byte at a time, for ever."
-    listener, stop = socket.create_server(('127.0.0.1', 0)), threading.Event()
+    stop = threading.Event()
 
-    def serve():
+    def drip(request, *_):
         with contextlib.suppress(OSError):
-            while True:
-                threading.Thread(target=drip, args=listener.accept()[:1], daemon=True).start()
-
-    def drip(connection):
-        with connection, contextlib.suppress(OSError):
-            connection.recv(65536)
-            connection.sendall(b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n')
+            request.recv(65536)
+            request.sendall(b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n')
             while not stop.wait(0.05):
-                connection.sendall(b' ')
+                request.sendall(b' ')
 
-    threading.Thread(target=serve, daemon=True).start()
-    yield f'http://127.0.0.1:{listener.getsockname()[1]}/v1'
-    stop.set()
-    listener.close()
+    with socketserver.ThreadingTCPServer(('127.0.0.1', 0), drip) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f'http://127.0.0.1:{server.server_address[1]}/v1'
+        stop.set()
+        server.shutdown()
 
 
 def test_a_body_that_never_ends_is_given_up(dripping):

@@ -547,7 +547,6 @@ def test_the_paper_preset_is_planned_offline():
 TURNS = """
 r1 | <think>x</think><search> beta blockers </search> | stop | search | beta blockers
 r1 | <search>gout | stop | search | gout
-r1 | <search>gout | length | malformed
 r1 | < search>gout</ search> | stop | malformed
 r1 | It is gout. | stop | malformed
 r1 | <search>a <search>gout</search> | stop | search | gout
@@ -557,8 +556,6 @@ r1 | <answer>Gout.</answer><search>more</search> | stop | answer | Gout.
 r1 | <search>x</search><answer>y</answer> | stop | search | x
 r1 | <answer>Gout is | length | answer | Gout is
 o1 | hm <|begin_search_query|>gout<|end_search_query|> | stop | search | gout
-o1 | It is gout. | stop | answer | It is gout.
-o1 | |<end_search_query|> gout <|end_search_query|> | stop | malformed
 """
 
 
