@@ -1,8 +1,8 @@
-"""Attacks on all rooms: of hundreds of changed inputs each gives a right result or one line; after each of over a hundred SIGKILLs
-the same line goes on to the result of an undisturbed run, computes no finished unit again and leaves nothing behind."""
+"""Attacks on all rooms: hundreds of changed inputs, of which each gives a right result or one line, and over a hundred
+SIGKILLs: the same line goes on to the result of an undisturbed run, computes nothing twice and leaves nothing behind."""
 
-import collections, contextlib, csv, functools, io, itertools, json, os, random, shutil, signal, subprocess, sys, tempfile
-import time, types, zipfile
+import collections, contextlib, csv, functools, io, itertools, json, os, random, shutil, signal, subprocess, sys
+import tempfile, time, types, zipfile
 from pathlib import Path
 import numpy as np, pandas as pd, pytest
 from conftest import DOCUMENTS, MOVED, QRELS, QUERIES, TASK_ROW, Fake, chat_answer, code_cell
@@ -405,7 +405,7 @@ def raw_documents(home, rng):
 
 
 def saved_encoder(home, rng):
-    "A folder that sentence-transformers wrote, one of its JSON files changed: what is read gives the library's vectors."
+    "A folder that sentence-transformers wrote, one of its JSON files changed: what is read gives its vectors."
     from sentence_transformers import SentenceTransformer
 
     folder = home / 'encoder'
@@ -688,7 +688,9 @@ def test_citations_are_read_as_an_xml_library_reads_them(tmp_path):
 
 
 TESTS = Path(__file__).parent
-TOPICS = 'statins metformin insulin asthma vaccine migraine gout sepsis ear thyroid heart liver kidney lung skin bone'.split()
+TOPICS = (
+    'statins metformin insulin asthma vaccine migraine gout ear thyroid heart liver kidney lung skin bone eye'.split()
+)
 FACTS = [f'{topic} is the first drug for type {i} diabetes' for i, topic in enumerate(TOPICS)]
 KILLS = {'encode': 34, 'write': 30, 'mine': 20, 'train': 16, 'tune': 8, 'batch': 8}
 

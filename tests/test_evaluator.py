@@ -1,4 +1,4 @@
-"""Measures against trec_eval and by hand, intervals and tests against enumeration, and what the command prints and writes."""
+"""Measures against trec_eval and by hand, tests against enumeration, and what the command prints and writes."""
 
 import itertools, json
 import numpy as np, pandas as pd, pytest

@@ -567,7 +567,7 @@ def test_a_turn_is_a_search_an_answer_or_malformed(row):
 
 
 def scripted(fake, turns, usage=(40, 9), **options):
-    "A server whose model says `turns[n]`, or what it makes of a request, in the n-th turn of a query; the last for ever."
+    "A server whose model says `turns[n]`, or what it makes of a request, in the n-th turn of a query."
 
     def answer(body, _=None):
         said = [m for m in body['messages'] if m['role'] != 'system'][1:]

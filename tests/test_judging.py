@@ -1,4 +1,4 @@
-"""Benchmarks made with judges and labels of people: pools, votes, broken answers, sheets that come back, kills and refusals."""
+"""Benchmarks made with judges and labels of people: pools, votes, broken answers, sheets that return, kills, refusals."""
 
 import html, itertools, json, random, re, signal, subprocess, sys, time
 from collections import Counter
