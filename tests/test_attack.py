@@ -1,5 +1,5 @@
 """Attacks on all rooms: hundreds of changed inputs, of which each gives a right result or one line, and over a hundred
-SIGKILLs: the same line goes on to the result of an undisturbed run, computes nothing twice and leaves nothing behind."""
+SIGKILLs: the same line goes on to the result of an undisturbed run, computes nothing twice, leaves nothing behind."""
 
 import collections, contextlib, csv, functools, io, itertools, json, os, random, shutil, signal, subprocess, sys
 import tempfile, time, types, zipfile
@@ -688,9 +688,7 @@ def test_citations_are_read_as_an_xml_library_reads_them(tmp_path):
 
 
 TESTS = Path(__file__).parent
-TOPICS = (
-    'statins metformin insulin asthma vaccine migraine gout ear thyroid heart liver kidney lung skin bone eye'.split()
-)
+TOPICS = 'statins iron insulin asthma vaccine migraine gout ear thyroid heart liver kidney lung skin bone eye'.split()
 FACTS = [f'{topic} is the first drug for type {i} diabetes' for i, topic in enumerate(TOPICS)]
 KILLS = {'encode': 34, 'write': 30, 'mine': 20, 'train': 16, 'tune': 8, 'batch': 8}
 
