@@ -7,7 +7,7 @@ import numpy as np, pandas as pd, pytest
 from conftest import ASKED, DOCUMENTS, FOUND, refused as line_of, refuses as refused, table, write_lines
 from medir_nb.judging import agreement_of, AnnotationSession, answered_quality, Benchmark, benchmark_task
 from medir_nb.judging import build_benchmark, build_cmirb, candidate_systems, check_independent, check_votes
-from medir_nb.judging import cohen_table, collect_votes, COLUMNS, consensus, decisions, fault_counts, fleiss
+from medir_nb.judging import cohen_table, collect_votes, consensus, decisions, fault_counts, fleiss
 from medir_nb.judging import gather_votes, gold_labels, gold_quality, judge_pairs, judges_from, kappa_of, label_power
 from medir_nb.judging import label_widget, make_pool, ModelJudge, overrule, read_grades, read_labels, read_pool
 from medir_nb.judging import read_queries, read_review, read_sheet, read_votes, reranking_task, Roles, SCALE
@@ -25,7 +25,7 @@ from medir_nb.generator import configure
 from medir_nb.trainer import Candidate
 from medir_nb.retrieval import models_of, search
 from medir_nb.judging.study_folder import NothingRelevant
-from medir_nb.judging.sheets import informative_first, pool_settings
+from medir_nb.judging.sheets import COLUMNS, informative_first, pool_settings
 
 
 def votes_of(said, query='q1'):
