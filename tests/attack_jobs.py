@@ -1,11 +1,6 @@
-"""A server that forks itself for each job of tests/test_attack.py, so that a job starts in milliseconds: everything is imported
-once, in a process of one thread. It reads requests as JSON lines and answers each with a line."""
+"A server of one thread that forks itself for each job of tests/test_attack.py; requests and answers are lines of JSON."
 
-import json
-import os
-import sys
-import time
-import traceback
+import json, os, sys, time, traceback
 from pathlib import Path
 
 
@@ -46,37 +41,31 @@ def mine(url, documents, folder, model):
     from medir_nb import generator, trainer
 
     generator.configure('smollm2', backend='openai', base_url=url, concurrency=2, pause=0.01)
-    folder = Path(folder)
-    trainer.mine(
-        'synthesize_queries', documents, folder / 'queries.jsonl', model='smollm2', language='en', styles=['finding']
-    )
-    trainer.mine(
-        'candidates', folder / 'queries.jsonl', folder / 'candidates.jsonl', model='smollm2', n=2, language='en'
-    )
-    trainer.mine('select', folder / 'candidates.jsonl', folder / 'selected.jsonl', retriever='bm25')
-    trainer.mine(
-        'hard_negatives', folder / 'queries.jsonl', folder / 'pairs.jsonl', retriever=model, n=2, window=[0, 5]
-    )
+    names = ('queries', 'candidates', 'selected', 'pairs')
+    queries, candidates, selected, pairs = (Path(folder) / f'{name}.jsonl' for name in names)
+    written = dict(model='smollm2', language='en')
+    trainer.mine('synthesize_queries', documents, queries, **written, styles=['finding'])
+    trainer.mine('candidates', queries, candidates, **written, n=2)
+    trainer.mine('select', candidates, selected, retriever='bm25')
+    trainer.mine('hard_negatives', queries, pairs, retriever=model, n=2, window=[0, 5])
 
 
 def train(settings, log, pause):
     "A training; each step that is computed is logged."
     from medir_nb import trainer
 
-    def watched(callback):
-        class Logged(callback):
+    plain = trainer.loop.metrics_callback
+
+    def recorder(*arguments):
+        made = plain(*arguments)
+
+        class Logged(type(made)):
             def on_step_end(self, args, state, control, **kwargs):
                 _logged(log, state.global_step)
                 time.sleep(pause)
                 return super().on_step_end(args, state, control, **kwargs)
 
-        return Logged
-
-    plain = trainer.loop.metrics_callback
-
-    def recorder(*arguments):
-        made = plain(*arguments)
-        made.__class__ = watched(made.__class__)
+        made.__class__ = Logged
         return made
 
     trainer.loop.metrics_callback = recorder
@@ -113,12 +102,10 @@ def main():
     for line in sys.stdin:
         request = json.loads(line)
         if 'wait' in request:
-            print(json.dumps(os.waitstatus_to_exitcode(os.waitpid(request['wait'], 0)[1])), flush=True)
-            continue
-        pid = os.fork()
-        if not pid:
+            answer = os.waitstatus_to_exitcode(os.waitpid(request['wait'], 0)[1])
+        elif not (answer := os.fork()):
             run(**request)
-        print(json.dumps(pid), flush=True)
+        print(json.dumps(answer), flush=True)
 
 
 if __name__ == '__main__':

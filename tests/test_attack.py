@@ -1,8 +1,8 @@
-"""Attacks on all rooms. Inputs by the hundred, whole ones that are changed at a seeded place: what may come of each is a right result
-or one line. And more than a hundred SIGKILLs at seeded moments: after each, the same line goes on; what comes out is what an
-undisturbed run gives, nothing is computed twice beyond the unit of work that was under way, and nothing is left behind."""
+"""Attacks on all rooms: hundreds of changed inputs, of which each gives a right result or one line, and over a hundred
+SIGKILLs: the same line goes on to the result of an undisturbed run, computes nothing twice, leaves nothing behind."""
 
-import collections, contextlib, csv, functools, io, json, os, random, shutil, signal, subprocess, sys, tempfile, time, types, zipfile
+import collections, contextlib, csv, functools, io, itertools, json, os, random, shutil, signal, subprocess, sys
+import tempfile, time, types, zipfile
 from pathlib import Path
 import numpy as np, pandas as pd, pytest
 from conftest import DOCUMENTS, MOVED, QRELS, QUERIES, TASK_ROW, Fake, chat_answer, code_cell
@@ -19,9 +19,6 @@ DEEP, DIGITS = '<<deep>>', '<<digits>>'
 NESTED, MANY_DIGITS = '[' * 100_000 + ']' * 100_000, '9' * 5000
 ODD = [None, True, 0, -1, 1.5, float('nan'), float('inf'), 10**30, '', 'x', 'a\0b', '../x', 'é' * 400]
 ODD += [[], [1], ['x', None], {}, {'x': 1}, [[['x']]], DEEP, DIGITS]
-
-
-# ---------------------------------------------------------------- how a whole input is changed
 
 
 def as_json(value) -> str:
@@ -102,16 +99,9 @@ def outcome(call, where) -> str:
     return 'right'
 
 
-# ---------------------------------------------------------------- what is attacked: each makes a changed input → what reads it
-
-TRAINING = [
-    {'query': f'what is {title}', 'pos': [text], 'neg': ['no answer'], 'rewrite_query': 'a text'}
-    for _, title, text in DOCUMENTS[:4]
-]
-MINED = [
-    {'id': i, 'text': title, 'doc': text, 'query': title, 'pos': [text], 'neg': ['x'], 'rewrite_query': 'one'}
-    for i, title, text in DOCUMENTS[:4]
-]
+WITHOUT_POS = {'neg': ['no answer'], 'rewrite_query': 'a text'}
+TRAINING = [{'query': f'what is {title}', 'pos': [text], **WITHOUT_POS} for _, title, text in DOCUMENTS[:4]]
+MINED = [{'id': i, 'text': t, 'doc': d, 'query': t, 'pos': [d], **WITHOUT_POS} for i, t, d in DOCUMENTS[:4]]
 CONFIG = dict(task='contrastive', model='minilm', data='pairs.jsonl', output='own', batch_size=2, negatives=1)
 CONFIG |= dict(learning_rate=1e-3, max_steps=1, precision='fp32', instruction=None)
 SFT = dict(task='sft', model='smollm2', data='x.jsonl', output='own', method='hyde', held_out=0.1)
@@ -144,14 +134,13 @@ def task_files(name):
         folder = write_beir(home / 'task')
         if name == 'candidates.tsv':
             write_lines(folder / name, ['q1\td01', 'q1\td02', 'q2\td03'])
+        rows = BEIR.get(name)
+        raw = changed_lines(rows, rng) if rows else damaged((folder / name).read_bytes(), rng)
+        written(folder / name, raw)
         if name == 'qrels.jsonl':
             shutil.rmtree(folder / 'qrels')
         if name == 'pairs.jsonl':
             (folder / 'corpus.jsonl').unlink()
-        rows = BEIR.get(name)
-        raw = changed_lines(rows, rng) if rows else damaged((folder / name).read_bytes(), rng)
-        written(folder / name, raw)
-        if name == 'pairs.jsonl':
             return lambda: data.load_task(str(folder))
         return lambda: retrieval.search(data.load_task(str(folder)), 'bm25')
 
@@ -159,9 +148,8 @@ def task_files(name):
 
 
 def run_file(home, rng):
-    folder = write_beir(home / 'task')
     lines = b'q1 Q0 d02 1 3.5 t\nq1 Q0 d01 2 2.5 t\nq2 Q0 d03 1 1.5 t\n'
-    run = written(home / 'x.run', damaged(lines, rng))
+    folder, run = write_beir(home / 'task'), written(home / 'x.run', damaged(lines, rng))
     return lambda: evaluator.score_run(data.load_task(str(folder)), retrieval.read_run(run), None, 'x')
 
 
@@ -174,8 +162,7 @@ def packed(home, rng):
     raw = bytearray((home / 'task.zip').read_bytes())
     for _ in range(rng.choice([1, 8])):
         raw[rng.randrange(len(raw))] ^= 1 << rng.randrange(8)
-    whole = len(raw)
-    (home / 'task.zip').write_bytes(bytes(raw[: rng.choice([whole, whole, rng.randrange(whole)])]))
+    (home / 'task.zip').write_bytes(bytes(raw[: rng.choice([None, None, rng.randrange(len(raw))])]))
     return lambda: data.load_task(str(home / 'task.zip'))
 
 
@@ -213,26 +200,17 @@ def batch_file(home, rng):
     return lambda: workbook.read_batch(path)
 
 
-def parameters_cell(home, source):
-    a_workbook(home, source)
-    return lambda: workbook.resolve_parameters(workbook.find_notebook('toy'))
-
-
-def packaged(name, row, **more):
-    core.registry.cache_clear()
-    return {**{key: value for key, value in registry(name)[row].items() if value is not None}, **more}
-
-
-def own_row(home, rng, name, row):
-    "A registry of one's own with a changed row."
-    written(home / f'registry/{name}.yaml', changed_text({'mine': row}, rng))
+def own_row(home, rng, name, copied='', **fields):
+    "A registry of one's own with a changed row, or a changed copy of a row of the package."
+    row = {key: value for key, value in registry(name).get(copied, {}).items() if value is not None}
+    written(home / f'registry/{name}.yaml', changed_text({'mine': {**row, **fields}}, rng))
     os.environ['MEDIR_REGISTRY'] = str(home / 'registry')
     core.registry.cache_clear()
 
 
 def model_row(home, rng):
     task = data.load_task(str(write_beir(home / 'task')))
-    own_row(home, rng, 'models', packaged('models', 'e5-small-v2', hub='own/missing', revision='1' * 40))
+    own_row(home, rng, 'models', 'e5-small-v2', hub='own/missing', revision='1' * 40)
 
     def read():
         retrieval.parse('mine')
@@ -244,26 +222,20 @@ def model_row(home, rng):
 
 
 def llm_row(home, rng):
-    own_row(home, rng, 'llms', packaged('llms', 'smollm2', languages=['en']))
-
-    def read():
-        generator.LLM('mine').sampling()
-        retrieval.parse('bm25+hyde(mine)')
-        generator.LLM('mine').missing([generator.Request('p')])
-
-    return read
+    own_row(home, rng, 'llms', 'smollm2', languages=['en'])
+    mine = lambda: generator.LLM('mine')
+    return lambda: (mine().sampling(), retrieval.parse('bm25+hyde(mine)'), mine().missing([generator.Request('p')]))
 
 
 def reranker_row(home, rng):
-    core.registry.cache_clear()
-    own_row(home, rng, 'rerankers', packaged('rerankers', next(iter(registry('rerankers')))))
+    own_row(home, rng, 'rerankers', next(iter(registry('rerankers'))))
     return lambda: (retrieval.parse('bm25>mine@10'), retrieval.reranker_spec('mine').key)
 
 
 def task_row(home, rng):
     write_beir(home / 'data' / 'F')
     os.environ['MEDIR_DATA'] = str(home / 'data')
-    own_row(home, rng, 'tasks', {**TASK_ROW, 'queries': 4, 'documents': 12, 'qrels': 9})
+    own_row(home, rng, 'tasks', **TASK_ROW, queries=4, documents=12, qrels=9)
     return lambda: data.load_task('mine')
 
 
@@ -303,11 +275,7 @@ def vector_store(home, rng):
     else:
         head = damaged(raw[: 8 + n], rng)
     block.write_bytes(head + raw[8 + n :])
-
-    def again():
-        assert (read() == whole).all()
-
-    return again
+    return lambda: np.testing.assert_array_equal(read(), whole)
 
 
 def table_store(home, rng):
@@ -316,11 +284,7 @@ def table_store(home, rng):
     for file in (home / 'home' / 'corpora').glob('*'):
         if file.suffix in ('.arrow', '.json') and rng.random() < 0.7:
             file.write_bytes(damaged(file.read_bytes()[:400], rng))
-
-    def again():
-        assert len(data.load_task(str(folder)).corpus) == 12
-
-    return again
+    return lambda: np.testing.assert_equal(len(data.load_task(str(folder)).corpus), 12)
 
 
 def bm25_store(home, rng):
@@ -331,8 +295,7 @@ def bm25_store(home, rng):
             file.write_bytes(damaged(file.read_bytes(), rng))
 
     def again():
-        with contextlib.suppress(MedirError):
-            retrieval.search(task, 'bm25')
+        outcome(lambda: retrieval.search(task, 'bm25'), 'bm25')
         assert retrieval.search(task, 'bm25').run.equals(whole)  # it is rebuilt
 
     return again
@@ -351,20 +314,13 @@ def cassette(home, rng):
 
 
 def generations(home, rng):
-    file = written(home / 'g.jsonl', changed_lines(GENERATIONS, rng))
-    task = data.load_task(str(write_beir(home / 'task')))
+    file, task = written(home / 'g.jsonl', changed_lines(GENERATIONS, rng)), data.load_task(write_beir(home / 'task'))
     return lambda: retrieval.search(task, f'bm25+hyde(file:{file})')
 
 
 def training_pairs(home, rng):
     file = written(home / 'pairs.jsonl', changed_lines(TRAINING, rng, 0.7))
-
-    def read():
-        pairs = trainer.Pairs(file, 2)
-        for i in range(len(pairs)):
-            pairs.draw(i, 1)
-
-    return read
+    return lambda: [pairs.draw(i, 1) for pairs in [trainer.Pairs(file, 2)] for i in range(len(pairs))]
 
 
 MINING = {'select': {'retriever': 'bm25'}, 'hard_negatives': {'retriever': 'bm25', 'n': 2, 'window': [0, 3]}}
@@ -382,42 +338,26 @@ def mined(home, rng):
     return lambda: trainer.mine(step, str(file), home / 'out.jsonl', **parameters)
 
 
-def training_record(home, rng):
-    written(home / 'home/checkpoints/own/medir.json', changed_text(RECORD, rng))
-
-    def read():
-        outcome(lambda: encoder.encoder_spec('own'), 'encoder')
-        outcome(lambda: generator.llm_spec('own'), 'llm')
-        workbook.keys.checkpoint_mark('own')
-
-    return read
+def changed_file(place, value, read):
+    "A maker of a changed JSON or YAML file, of which `read(file)` is called."
+    return lambda home, rng: functools.partial(read, written(home / place, changed_text(value, rng)))
 
 
-def receipt(home, rng):
-    written(home / 'home/receipts/toy-1.json', changed_text(RECEIPT, rng))
-    return lambda: (workbook.receipts(), workbook.valid_receipt('k'), workbook.status())
+def read_record(_):
+    for kind, read in (('encoder', encoder.encoder_spec), ('llm', generator.llm_spec)):
+        outcome(lambda: read('own'), kind)
+    workbook.keys.checkpoint_mark('own')
+
+
+read_receipt = lambda _: (workbook.receipts(), workbook.valid_receipt('k'), workbook.status())
+read_examples = lambda file: trainer.synthetic.example_blocks('en', file=str(file))
 
 
 def options(home, rng):
     told = changed_text(OPTIONS, rng, 0.8).decode('utf-8', 'replace')
     os.environ['MEDIR_LLM_OPTIONS'] = told.replace('\0', '')[:100_000]
-
-    def read():
-        model = generator.LLM('smollm2')
-        if model.backend_name == 'openai':
-            model.backend  # the weights of other backends are not loaded for this
-
-    return read
-
-
-def configuration(home, rng):
-    file = written(home / 'c.yaml', changed_text(rng.choice([CONFIG, SFT]), rng))
-    return lambda: trainer.training_config(file)
-
-
-def examples(home, rng):
-    file = written(home / 'e.yaml', changed_text(EXAMPLES, rng))
-    return lambda: trainer.synthetic.example_blocks('en', file=str(file))
+    model = lambda: generator.LLM('smollm2')
+    return lambda: model().backend if model().backend_name == 'openai' else None  # no weights are loaded for this
 
 
 PUBMED = """<?xml version="1.0" encoding="utf-8"?>
@@ -429,22 +369,7 @@ CITATION = """<PubmedArticle><MedlineCitation><PMID Version="%d">%d</PMID><Artic
 JATS = """<article xmlns:mml="http://www.w3.org/1998/Math/MathML"><front><article-meta><article-id pub-id-type="pmc">7</article-id>
 <title-group><article-title>Gout</article-title></title-group><abstract><p>10<sup>9</sup>/L</p></abstract></article-meta>
 </front><body><sec><title>Aim</title><p>Uric acid.</p><table-wrap><td>1</td></table-wrap></sec></body></article>"""
-MARKUP = [
-    '<sup>',
-    '</sup>',
-    '<p>',
-    '</PMID>',
-    '&nbsp;',
-    '&#0;',
-    '&x;',
-    '<![CDATA[',
-    ']]>',
-    '<!--',
-    '<?xml?>',
-    'é',
-    '\0',
-]
-MARKUP += ['<a>' * 9999]
+MARKUP = '<sup> </sup> <p> </PMID> &nbsp; &#0; &x; <![CDATA[ ]]> <!-- <?xml?> é \0'.split() + ['<a>' * 9999]
 
 
 def damaged_markup(text, rng):
@@ -460,8 +385,11 @@ def raw_documents(home, rng):
     files = {'note.txt': DOCUMENTS[0][2], 'a/b.md': '# Gout', 'new.jsonl': '', 'set.xml': whole, 'full.nxml': JATS}
     chosen = rng.choice(list(files))
     for name, text in files.items():
-        rows = [{'_id': i, 'title': title, 'text': text} for i, title, text in DOCUMENTS[:3]]
-        raw = changed_lines(rows, rng if name == chosen else random.Random(0)) if name == 'new.jsonl' else text.encode()
+        raw = (
+            changed_lines(BEIR['corpus.jsonl'][:3], rng if name == chosen else random.Random(0))
+            if name == 'new.jsonl'
+            else text.encode()
+        )
         if name == chosen and text:
             raw = damaged_markup(text, rng) if name.endswith('ml') else damaged(raw, rng)
         written(folder / name, raw)
@@ -469,24 +397,21 @@ def raw_documents(home, rng):
     def read():
         met = write_documents(folder, home / 'corpus.jsonl')
         assert met.files == 5 and met.kept >= 3
-        if met.unreadable:
-            lost = met.unreadable[0]
+        for lost in met.unreadable[:1]:
             raise MedirError(lost['why'], lost['file'], lost['fix'])
         list(data.read_documents(folder))
 
     return read
 
 
-SAVED = 'modules.json config_sentence_transformers.json 1_Pooling/config.json sentence_bert_config.json config.json'
-
-
 def saved_encoder(home, rng):
-    "A folder that sentence-transformers wrote, one of its JSON files changed: what is read gives the library's vectors."
+    "A folder that sentence-transformers wrote, one of its JSON files changed: what is read gives its vectors."
     from sentence_transformers import SentenceTransformer
 
     folder = home / 'encoder'
     shutil.copytree(tiny_encoder(), folder)
-    name = rng.choice([name for name in SAVED.split() if (folder / name).is_file()])
+    names = ('modules', 'config_sentence_transformers', '1_Pooling/config', 'sentence_bert_config', 'config')
+    name = rng.choice([f'{name}.json' for name in names if (folder / f'{name}.json').is_file()])
     written(folder / name, changed_text(read_json(folder / name), rng, 0.8))
 
     def read():
@@ -527,9 +452,14 @@ def sheet(home, rng):
 TASK_FILES = ('corpus.jsonl', 'queries.jsonl', 'qrels.jsonl', 'qrels/test.tsv', 'candidates.tsv', 'pairs.jsonl')
 CHANGED = {f'task {name}': (16, task_files(name)) for name in TASK_FILES}
 COUNTS = {run_file: 14, packed: 20, notebook: 24, preset: 20, batch_file: 24, model_row: 30, llm_row: 24}
-COUNTS |= {reranker_row: 16, task_row: 24, configuration: 30, training_pairs: 24, mined: 40, examples: 12}
-COUNTS |= {generations: 16, cassette: 20, expression: 60, options: 24, training_record: 20, receipt: 30}
+COUNTS |= {reranker_row: 16, task_row: 24, training_pairs: 24, mined: 40}
+COUNTS |= {generations: 16, cassette: 20, expression: 60, options: 24}
 COUNTS |= {vector_store: 24, table_store: 10, bm25_store: 10, raw_documents: 60, saved_encoder: 40, sheet: 40}
+for told in (CONFIG, SFT):
+    CHANGED[f'configuration {told["task"]}'] = 15, changed_file('c.yaml', told, trainer.training_config)
+CHANGED['examples'] = 12, changed_file('e.yaml', EXAMPLES, read_examples)
+CHANGED['training_record'] = 20, changed_file('home/checkpoints/own/medir.json', RECORD, read_record)
+CHANGED['receipt'] = 30, changed_file('home/receipts/toy-1.json', RECEIPT, read_receipt)
 CHANGED |= {make.__name__: (count, make) for make, count in COUNTS.items()}
 # what is made again, or left out, where it is damaged
 MENDED = ('receipt', 'cassette', 'table_store', 'vector_store', 'bm25_store', 'training_record')
@@ -542,17 +472,16 @@ def case_home(tmp_path, monkeypatch, home):
     "`case_home()` → a folder of the next case, with a home folder in it; the environment is put back at the end."
     for name in SET_BY_CASES:
         monkeypatch.setenv(f'MEDIR_{name}', '')
-    made = []
+    folders = map(tmp_path.joinpath, map(str, itertools.count()))
 
     def make():
-        made.append(tmp_path / f'case{len(made)}')
-        made[-1].mkdir()
+        (made := next(folders)).mkdir()
         for name in SET_BY_CASES:
             os.environ.pop(f'MEDIR_{name}', None)
-        os.environ['MEDIR_HOME'] = str(made[-1] / 'home')
+        os.environ['MEDIR_HOME'] = str(made / 'home')
         core.registry.cache_clear()
         generator.models.loaded_llm.cache_clear()
-        return made[-1]
+        return made
 
     return make
 
@@ -572,8 +501,6 @@ def test_malformed_inputs_are_one_line(name, share, case_home):
     # an attack after which all is right attacked nothing
     assert share < 1 or name in MENDED or any(said != 'right' for said in found), found
 
-
-# ---------------------------------------------------------------- given oddities
 
 SOURCES = ['n: int = (', 'n: int = 1\0', 'n: int = ' + '(' * 500 + '1' + ')' * 500, 'n: int = ' + '-' * 100_000 + '1']
 SOURCES += ['n: int = ' + '1+' * 50_000 + '1', 'n: int = 9' + MANY_DIGITS, 'n: Literal["a\\ud800"] = "b"', '']
@@ -598,27 +525,26 @@ ADDRESSES += ['http://host/\x00', '\u202e://x', 'http://xn--\u0378']
 KEYS = ['schlüssel-0123456789', 'abc\ndef-0123456789', 'abc\x7fdef', 'ключ', '\u200babcdefgh', 'abc\tdef']
 
 
-def yaml_value(home, value):
-    file = written(home / 'v.yaml', f'x: {value}\n'.encode('utf-8', 'surrogatepass'))
-    return lambda: core.read_yaml(file)
+def parameters_cell(home, source):
+    a_workbook(home, source)
+    return lambda: workbook.resolve_parameters(workbook.find_notebook('toy'))
+
+
+yaml_file = lambda home, value: written(home / 'v.yaml', f'x: {value}\n'.encode('utf-8', 'surrogatepass'))
 
 
 def ask_llm():
-    model = generator.LLM('smollm2', backend='openai', attempts=1, timeout=1, pause=0)
-    model.generate([generator.Request('p')])
+    generator.LLM('smollm2', backend='openai', attempts=1, timeout=1, pause=0).generate([generator.Request('p')])
 
 
-def ask_service():
-    encoder.ServiceBackend(encoder.encoder_spec('voyage-3'), 'query')
-
-
-def variable(name, call):
+def variable(kind, name):
     "A maker that sets a variable of servers to a text."
+    ask_service = lambda: encoder.ServiceBackend(encoder.encoder_spec('voyage-3'), 'query')
 
     def make(home, text):
         os.environ['MEDIR_LLM_URL'] = os.environ['MEDIR_EMBEDDING_URL'] = 'http://127.0.0.1:9/v1'
-        os.environ[name] = text.replace('\0', '')
-        return call
+        os.environ[f'MEDIR_{kind}_{name}'] = text.replace('\0', '')
+        return ask_llm if kind == 'LLM' else ask_service
 
     return make
 
@@ -626,12 +552,10 @@ def variable(name, call):
 GIVEN = {
     'cell': (parameters_cell, SOURCES),
     'option': (lambda home, value: lambda: core.parse_options([f'x={value}']), VALUES),
-    'YAML file': (yaml_value, VALUES),
-    'MEDIR_LLM_URL': (variable('MEDIR_LLM_URL', ask_llm), ADDRESSES),
-    'MEDIR_EMBEDDING_URL': (variable('MEDIR_EMBEDDING_URL', ask_service), ADDRESSES),
-    'MEDIR_LLM_KEY': (variable('MEDIR_LLM_KEY', ask_llm), KEYS),
-    'MEDIR_EMBEDDING_KEY': (variable('MEDIR_EMBEDDING_KEY', ask_service), KEYS),
+    'YAML file': (lambda home, value: functools.partial(core.read_yaml, yaml_file(home, value)), VALUES),
 }
+for kind in ('LLM', 'EMBEDDING'):
+    GIVEN |= {f'{kind} URL': (variable(kind, 'URL'), ADDRESSES), f'{kind} KEY': (variable(kind, 'KEY'), KEYS)}
 
 
 @pytest.mark.parametrize('kind', GIVEN)
@@ -641,19 +565,16 @@ def test_given_oddities_are_one_line(kind, case_home):
     assert any(said != 'right' for said in found)
 
 
-# ---------------------------------------------------------------- answers of servers
-
 VECTORS = [{'index': 0, 'embedding': [0.1, 0.2, 0.3]}, {'index': 1, 'embedding': [0.4, 0.5, 0.6]}]
 CALL = {'function': {'name': 'search', 'arguments': '{}'}}
 MESSAGE = {'content': 'an answer about statins', 'reasoning_content': 'x', 'tool_calls': [CALL]}
-CHAT = {'choices': [{'message': MESSAGE, 'finish_reason': 'stop'}]}
-CHAT |= {'usage': {'prompt_tokens': 4, 'completion_tokens': 5}}
+USED = {'prompt_tokens': 4, 'completion_tokens': 5}
+CHAT = {'choices': [{'message': MESSAGE, 'finish_reason': 'stop'}], 'usage': USED}
 
 
 def embed_two():
-    texts = pd.DataFrame({'id': ['a', 'b'], 'text': ['x', 'y']})
-    qrels = pd.DataFrame({'query_id': ['a'], 'doc_id': ['a'], 'relevance': [1]})
-    task = data.task_from_frames(texts, texts, qrels)
+    texts = [{'id': 'a', 'text': 'x'}, {'id': 'b', 'text': 'y'}]
+    task = data.task_from_frames(texts, texts, [{'query_id': 'a', 'doc_id': 'a', 'relevance': 1}])
     encoder.encode_corpus(encoder.Encoder('voyage-3'), task.corpus, 'document')
 
 
@@ -683,33 +604,25 @@ def test_answers_of_servers_are_read_or_refused(kind, share, case_home, monkeypa
     encoder.model._recent.clear()
 
 
-# ---------------------------------------------------------------- lines of the command
-
 COMMANDS = 'evaluate compare plan run mine contract'.split()
-FLAGS = '--limit --home --system --measures -p --dtype --lang x 0 -1 nDCG@ é = -- --json /nowhere/x/y'
-WORDS = [*COMMANDS, *FLAGS.split(), '']
+FLAGS = '--limit --home --system --measures -p --dtype --lang x 0 -1 nDCG@ é = -- --json /nowhere/x/y'.split()
 
 
 @pytest.mark.parametrize('share', [pytest.param(6, id='some'), pytest.param(60, id='all', marks=pytest.mark.slow)])
 def test_commands_of_any_words_end_in_one_line(share, case_home, medir):
     codes = []
     for i in range(share):
-        rng = random.Random(f'line {i} {MOVED}')
-        case_home()
-        words = [rng.choice(COMMANDS), *rng.choices(WORDS, k=rng.randint(0, 4))]
+        rng, _ = random.Random(f'line {i} {MOVED}'), case_home()
+        words = [rng.choice(COMMANDS), *rng.choices([*COMMANDS, *FLAGS, ''], k=rng.randint(0, 4))]
         ran = medir(*words)
         said = [line for line in ran.err.splitlines() if line.strip()]
         assert 'Traceback' not in ran.out + ran.err and ran.code in (0, 2), words
-        # what was not foreseen is said in one line as well, but a reader could mend what he is told better
         assert 'was not foreseen' not in ran.err, words
         if ran.code and not ran.out.startswith('Usage'):
             assert said[-1].startswith('medir: error: ') and len(said[-1]) < LONGEST, words
             assert all(line.startswith('medir: ') for line in said), words
         codes.append(ran.code)
     assert 2 in codes
-
-
-# ---------------------------------------------------------------- what peers read of the same bytes
 
 
 def as_trec_files_are(lines, rng) -> str:
@@ -746,10 +659,7 @@ def test_an_id_may_hold_what_is_no_space_to_trec_eval(tmp_path):
     assert by_query(judged, 'relevance') == {'q\xa01': {'D\u20031\x1c': 2}}
 
 
-@pytest.mark.parametrize(
-    'dialect',
-    [{'sep': ','}, {'sep': ';'}, {'sep': '\t'}, {'sep': '|'}, {'quoting': csv.QUOTE_ALL}, {'lineterminator': '\r\n'}],
-)
+@pytest.mark.parametrize('dialect', [*({'sep': sep} for sep in ',;\t|'), *DIALECTS[2:4]])
 @pytest.mark.parametrize('encoding', ['utf-8', 'utf-8-sig', 'utf-16'])
 def test_a_sheet_is_read_as_pandas_wrote_it_or_refused(dialect, encoding, tmp_path):
     texts = ['a, b; c', 'a "quoted" word', 'two\nlines', '', 'é 中']
@@ -777,11 +687,8 @@ def test_citations_are_read_as_an_xml_library_reads_them(tmp_path):
         assert letters(document.text) == letters(''.join(''.join(part.itertext()) for part in one.iter('AbstractText')))
 
 
-# ---------------------------------------------------------------- killed at any moment
-
 TESTS = Path(__file__).parent
-TOPICS = 'statins metformin insulin asthma vaccine migraine anaemia fracture appendix thyroid heart liver kidney lung skin bone'
-TOPICS = TOPICS.split()
+TOPICS = 'statins iron insulin asthma vaccine migraine gout ear thyroid heart liver kidney lung skin bone eye'.split()
 FACTS = [f'{topic} is the first drug for type {i} diabetes' for i, topic in enumerate(TOPICS)]
 KILLS = {'encode': 34, 'write': 30, 'mine': 20, 'train': 16, 'tune': 8, 'batch': 8}
 
@@ -794,15 +701,12 @@ class Jobs:
         command = [sys.executable, str(TESTS / 'attack_jobs.py')]
         pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.server = subprocess.Popen(command, **pipes, env={**os.environ, **told, 'TOKENIZERS_PARALLELISM': 'false'})
-        assert self.answer() == 'ready'
-
-    def answer(self):
-        return json.loads(self.server.stdout.readline())
+        assert json.loads(self.server.stdout.readline()) == 'ready'
 
     def ask(self, **request):
         self.server.stdin.write(json.dumps(request) + '\n')
         self.server.stdin.flush()
-        return self.answer()
+        return json.loads(self.server.stdout.readline())
 
     def run(self, job, arguments, home, said, after=None):
         "The exit status of a job, killed `after` so many seconds where it is not done by then."
@@ -835,17 +739,15 @@ def litter(folder):
 
 
 def killed(name, run, check, tmp_path, most=6):
-    """Kill a job as often as KILLS says. `run(folder, after)` → its exit status; `check(folder, kills)` → what came out, where it
-    came to its end. After at most `most` kills it may end undisturbed, and begins again in another folder."""
-    rng, done, rounds = random.Random(f'{name} {MOVED}'), 0, 0
+    "Kill a job as often as KILLS says, at most `most` times in a folder; `check(folder, kills)` → what came out."
+    rng, done = random.Random(f'{name} {MOVED}'), 0
     (tmp_path / 'whole').mkdir()
     start = time.monotonic()
     assert run(tmp_path / 'whole', None) == 0
     length, reference = time.monotonic() - start, check(tmp_path / 'whole', 0)
     while done < KILLS[name]:
-        folder, here = tmp_path / f'round{rounds}', 0
-        folder.mkdir()
-        rounds += 1
+        (folder := tmp_path / f'round{done}').mkdir(exist_ok=True)
+        here = 0
         while here < most and done < KILLS[name]:
             status = run(folder, rng.uniform(0, 1.02 * length))
             assert status in (0, -signal.SIGKILL)
@@ -855,11 +757,10 @@ def killed(name, run, check, tmp_path, most=6):
         assert run(folder, None) == 0 and check(folder, here) == reference
         assert not litter(folder), litter(folder)
         shutil.rmtree(folder)
-    print(f'{name}: {done} kills in {rounds} rounds, undisturbed {length:.1f} s')
 
 
 def lines_of(path):
-    return [json.loads(line) for line in Path(path).read_text(encoding='utf-8').splitlines()] if path.exists() else []
+    return [json.loads(line) for line in path.read_text(encoding='utf-8').splitlines()] if path.exists() else []
 
 
 @pytest.fixture
@@ -919,9 +820,8 @@ class Counted(Fake):
 
 @pytest.fixture
 def server():
-    made = Counted()
-    yield made
-    made.close()
+    with contextlib.closing(Counted()) as made:
+        yield made
 
 
 IN_FLIGHT = 8  # requests between two writes: four times the concurrency of two
@@ -965,17 +865,13 @@ def test_mining_is_killed(kills, server, tiny_weights, tmp_path):
     kills('mine', 'mine', arguments, check)
 
 
-PAIRS = [
-    {'query': f'what is {topic}', 'pos': [fact], 'neg': [f'{topic} is no drug', 'the risk']}
-    for topic, fact in zip(TOPICS, FACTS)
-]
+NEGATIVES = [[f'{topic} is no drug', 'the risk'] for topic in TOPICS]
+PAIRS = [{'query': f'what is {t}', 'pos': [fact], 'neg': neg} for t, fact, neg in zip(TOPICS, FACTS, NEGATIVES)]
 ANSWERED = [{'text': row['query'], 'top_rewrite_query': row['pos'][0]} for row in PAIRS]
 CONTRASTIVE = dict(task='contrastive', negatives=1, epochs=2, save_steps=3)
 TUNING = dict(task='sft', epochs=1, save_steps=2, warmup_steps=0, max_tokens=256, held_out=0.0)
-TRAININGS = {  # settings, lines, steps, a pause a step, kills in a round
-    'train': (CONTRASTIVE, PAIRS, 16, 0.03, 6),
-    'tune': (TUNING, ANSWERED, 8, 0.05, 4),
-}
+# settings, lines, steps, a pause a step, kills in a round
+TRAININGS = {'train': (CONTRASTIVE, PAIRS, 16, 0.03, 6), 'tune': (TUNING, ANSWERED, 8, 0.05, 4)}
 
 
 @pytest.mark.slow
@@ -1002,26 +898,11 @@ def test_training_is_killed(name, kills, tiny_weights, tmp_path):
     kills(name, 'train', arguments, check, most)
 
 
-# ---------------------------------------------------------------- batches: commands, kernels and all
-
-COUNT = """
-import os, time
+COUNT = """import os, time
 with open(os.path.join(os.environ['MEDIR_ROOT'], 'counter'), 'a') as file: file.write(f'{n}\\n')
-time.sleep(0.4)
-""".strip()
-WRITE = """
-from medir_nb.core import write_json
-from medir_nb.workbook import output_folder
-write_json(output_folder('toy') / 'square.json', n * n)
-""".strip()
-
-
-def book(root):
-    "A workbook with one notebook and a batch of three runs of it."
-    write_lines(root / 'settings.ini', ['[DEFAULT]'])
-    write_notebook(root / 'nbs' / 'toy.ipynb', 'n: int = 1', COUNT, WRITE)
-    runs = [f'- {{notebook: toy, parameters: {{n: {n}}}}}' for n in (1, 2, 3)]
-    write_lines(root / 'params' / 'batches' / 'all.yaml', ['workers: 2', 'runs:', *runs])
+time.sleep(0.4)"""
+WRITE = """from medir_nb import core, workbook
+core.write_json(workbook.output_folder('toy') / 'square.json', n * n)"""
 
 
 def left_running(home):
@@ -1040,7 +921,10 @@ def test_batches_are_killed(tmp_path):
     def run(root, after):
         "The exit status of the batch; its process alone is killed, as a scheduler would."
         if not (root / 'nbs').is_dir():
-            book(root)
+            write_lines(root / 'settings.ini', ['[DEFAULT]'])
+            write_notebook(root / 'nbs' / 'toy.ipynb', 'n: int = 1', COUNT, WRITE)
+            runs = [f'- {{notebook: toy, parameters: {{n: {n}}}}}' for n in (1, 2, 3)]
+            write_lines(root / 'params' / 'batches' / 'all.yaml', ['workers: 2', 'runs:', *runs])
         home = root / 'home'
         environment = {**os.environ, 'MEDIR_ROOT': str(root), 'MEDIR_HOME': str(home)}
         with open(tmp_path / 'said.txt', 'a') as out:

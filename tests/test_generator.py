@@ -1,18 +1,19 @@
 """Language models behind one call, cassettes, expansion methods, models that search, and what goes wrong with them."""
 
-import importlib.util, json, os, signal, subprocess, sys, weakref
+import importlib.util, json, os, re, signal, subprocess, sys, weakref
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 import numpy as np, pandas as pd, pytest
-from conftest import DOCUMENTS, QUERIES, write_beir, write_lines
-from medir_nb import generator as g
+from conftest import DOCUMENTS, QUERIES, refuses, table, write_beir, write_lines
+from medir_nb import encoder as e, generator as g, workbook
 from medir_nb.core import MedirError, at_home, registry
 from medir_nb.data import load_task
 from medir_nb.encoder import Encoder
 from medir_nb.generator import Cassette, Cassettes, Generation, LLM, Request, Sampling, configure, expand, llm_spec
 from medir_nb.generator import method_row
 from medir_nb.generator.agent import read_turn, transcript_path
+from medir_nb.papers import means_of, printed_expression, published as printed, published_gains
 from medir_nb.retrieval import expanded_texts, parse, pending, search
 
 
@@ -31,11 +32,7 @@ def forget(monkeypatch):
     clear()
 
 
-made = lambda text='a text', **k: Generation(
-    text, *{'finish': 'stop', 'prompt_tokens': 3, 'tokens': 2, 'cut': 0, **k}.values()
-)
-
-# --- keys ------------------------------------------------------------------------------------------------------------
+made = lambda text='a text', finish='stop', cut=0: Generation(text, finish, 3, 2, cut)
 
 
 def test_the_key_is_of_what_is_asked_and_of_whom():
@@ -51,9 +48,6 @@ def test_the_key_is_of_what_is_asked_and_of_whom():
     for s in (spec, replace(spec, chat='<{prompt}>')):  # a wrapper has no turns in its prompt, and they still count
         changes = {}, {'turns': (said,)}, {'turns': ({**said, 'content': 'x'},)}, {'stop': ('</a>',)}
         assert len({replace(base, **change).key(s) for change in changes}) == 4
-
-
-# --- cassettes -------------------------------------------------------------------------------------------------------
 
 
 def test_a_cassette_gives_back_what_it_got_without_prompts(tmp_path):
@@ -72,17 +66,14 @@ def test_a_torn_last_line_is_named_skipped_and_made_again(tmp_path, capsys, keep
     path.write_bytes(lines[0] + lines[1][:keep])
     tape = Cassette(path)
     assert tape.find(['k1', 'k2']) == {'k1': made('one')}
-    assert 't.jsonl:2' in (err := capsys.readouterr().err)
-    assert 'torn' in err
+    assert re.search('t.jsonl:2.*torn|torn.*t.jsonl:2', capsys.readouterr().err)
     tape.append({'k2': made('again'), 'k3': made('three')})
     found = Cassette(path).find(['k1', 'k2', 'k3'])
-    assert found['k3'].text == 'three'
-    assert found['k2'].text == ('two' if keep == -1 else 'again')  # -1 lost only its line end
-    assert tape.find(['k2']) == {'k2': found['k2']}
+    kept = 'two' if keep == -1 else 'again'  # -1 lost only its line end
+    assert (found['k2'].text, found['k3'].text) == (kept, 'three') and tape.find(['k2']) == {'k2': found['k2']}
 
 
-_WRITER = """
-import sys
+_WRITER = """import sys
 from medir_nb.generator import Cassette, Generation
 tape, name, i = Cassette(sys.argv[1]), sys.argv[2], 0
 while i < int(sys.argv[3]):
@@ -107,9 +98,7 @@ def test_two_processes_write_one_cassette(tmp_path):
 
 def test_kill_9_while_appending_loses_nothing_that_was_acknowledged(tmp_path):
     path, job = tmp_path / 't.jsonl', _writer(tmp_path / 't.jsonl', 'a', 10**9)
-    acknowledged = 0
-    for _ in range(25):
-        acknowledged = int(job.stdout.readline())
+    acknowledged = [int(job.stdout.readline()) for _ in range(25)][-1]
     job.send_signal(signal.SIGKILL)
     job.wait()
     job.stdout.close()
@@ -129,9 +118,6 @@ def test_cassettes_of_other_folders_are_read_and_never_written(tmp_path, monkeyp
     assert (tmp_path / 'given/smollm2.jsonl').read_bytes() == before and (home / 'cassettes/smollm2.jsonl').is_file()
 
 
-# --- a served model --------------------------------------------------------------------------------------------------
-
-
 def served(fake, **options):
     return LLM('smollm2', **{'backend': 'openai', 'base_url': fake.url, 'pause': 0.01, 'timeout': 0.4, **options})
 
@@ -145,17 +131,11 @@ def test_requests_carry_sampling_and_run_concurrently(fake):
     texts = [f'prompt {i}' for i in range(20)]
     got = model.generate([Request(t, Sampling(0.5, 0.8, 20, 1.1, 0.3, 99, 7), 'be brief', index=2) for t in texts])
     assert [x.text for x in got] == [f'echo: {t}' for t in texts] and got[0][1:] == ('stop', 10, 5, 0)
-    assert {k: v for k, v in server.bodies[0].items() if k != 'messages'} == {
-        'model': 'my-name',
-        'temperature': 0.5,
-        'top_p': 0.8,
-        'top_k': 20,
-        'repetition_penalty': 1.1,
-        'presence_penalty': 0.3,
-        'max_tokens': 99,
-        'seed': 9,
-        'chat_template_kwargs': {'enable_thinking': True},
-    }
+    sent = dict(
+        temperature=0.5, top_p=0.8, top_k=20, repetition_penalty=1.1, presence_penalty=0.3, max_tokens=99, seed=9
+    )
+    sent |= {'model': 'my-name', 'chat_template_kwargs': {'enable_thinking': True}}
+    assert {k: v for k, v in server.bodies[0].items() if k != 'messages'} == sent
     assert server.bodies[0]['messages'][0] == {'role': 'system', 'content': 'be brief'}
 
 
@@ -163,8 +143,8 @@ def test_a_served_model_goes_on_and_stops(fake):
     server = fake()
     served(server).generate([Request('p', turns=({'role': 'assistant', 'content': 'so far'},), stop=('</search>',))])
     assert server.bodies[0]['messages'][-1] == {'role': 'assistant', 'content': 'so far'}
-    assert server.bodies[0]['stop'] == ['</search>']
-    assert (server.bodies[0]['continue_final_message'], server.bodies[0]['add_generation_prompt']) == (True, False)
+    told = {'stop': ['</search>'], 'continue_final_message': True, 'add_generation_prompt': False}
+    assert told.items() <= server.bodies[0].items()
     thinks = {'content': '', 'reasoning_content': 'I search <search>gout'}
     reply = lambda message: {'choices': [{'message': message, 'finish_reason': 'stop'}]}
 
@@ -180,8 +160,7 @@ def test_a_served_model_goes_on_and_stops(fake):
 
 def test_a_server_that_stays_broken_is_given_up_with_the_query_named(fake):
     server = fake(*[(500,)] * 9)
-    with pytest.raises(MedirError, match='answered 500 after 3 attempts for query q1'):
-        served(server, attempts=3).generate(ask('p'))
+    refuses(lambda: served(server, attempts=3).generate(ask('p')), 'answered 500 after 3 attempts for query q1')
     assert server.asked == 3
     with pytest.raises(MedirError, match='connection failed'):
         LLM('smollm2', backend='openai', base_url='http://127.0.0.1:9', attempts=2, pause=0.01).generate(ask('p'))
@@ -193,8 +172,7 @@ def test_a_failure_keeps_what_was_generated_and_the_next_run_asks_only_for_the_r
         served(server, concurrency=1).generate(ask('a', 'b', 'c'))
     asked = server.asked
     texts = [x.text for x in served(server, concurrency=1).generate(ask('a', 'b', 'c'))]
-    assert texts == ['echo: a', 'echo: b', 'echo: c']
-    assert server.asked == asked + 1
+    assert texts == ['echo: a', 'echo: b', 'echo: c'] and server.asked == asked + 1
 
 
 def test_the_budget_stops_before_it_is_exceeded(fake):
@@ -227,20 +205,15 @@ def test_no_key_reaches_a_cassette_a_message_or_another_server(fake, monkeypatch
     with pytest.raises(MedirError) as e:
         model.generate(ask('another'))
     assert {name.lower(): value for name, value in server.headers[0].items()}['authorization'] == f'Bearer {secret}'
-    stored = ''.join(p.read_text() for p in home.rglob('*.jsonl'))
-    assert 'your key is' in stored
+    assert 'your key is' in (stored := ''.join(p.read_text() for p in home.rglob('*.jsonl')))
     assert secret not in stored + str(e.value) + capsys.readouterr().err + repr(vars(model.backend))
     LLM('gpt-4o', base_url=server.url).generate(ask('p'))  # not the vendor's address: not the vendor's key
     assert 'vendor-' not in str(server.headers)
 
 
-# --- other backends --------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def vllm(monkeypatch, tmp_path):
-    """`vllm(write)` puts an engine in vLLM's place that answers the words of a prompt by `write`, and hands back what it saw:
-    the options of each start, engines alive, prompts, sampling, and what chat templates were given."""
+    "`vllm(write)` puts an engine in vLLM's place that answers the words of a prompt by `write`; what it saw."
 
     def install(write=lambda prompt: 'written', finish='stop'):
         seen = SimpleNamespace(started=[], alive=0, prompts=[], params=[], chats=[], before_start=lambda: None)
@@ -292,8 +265,7 @@ def test_vllm_gets_its_parallel_options_and_each_requests_sampling(vllm):
     got = model.generate([Request('one two', drawn), Request('one two', drawn, index=1)])
     assert [(x.text, x.finish, x.tokens) for x in got] == [('<USER> ONE TWO <REPLY> ', 'length', 2)] * 2
     wanted = {'tensor_parallel_size': 4, 'gpu_memory_utilization': 0.5, 'max_model_len': 1024, 'dtype': 'bfloat16'}
-    assert wanted.items() <= seen.started[0].items()
-    assert seen.chats[0][1] == {'enable_thinking': True}
+    assert wanted.items() <= seen.started[0].items() and seen.chats[0][1] == {'enable_thinking': True}
     first, second = seen.params
     assert first['temperature'] == 0.7 and first['top_k'] == -1 and 'stop' not in first
     assert first['seed'] == 42 != second['seed']
@@ -303,27 +275,17 @@ def test_vllm_gets_its_parallel_options_and_each_requests_sampling(vllm):
     assert seen.prompts[2:] == ['<user> one two <reply> so far'] and seen.params[2]['stop'] == ['</a>']
 
 
-def ask_words(n, most=8):
-    return [Request(' '.join(['word'] * n), Sampling(max_tokens=most))]
-
-
 @pytest.mark.medium
 def test_encoders_and_other_language_models_leave_before_vllm_starts(vllm, home, fake_minilm, beir):
-    from medir_nb import encoder
-
     seen = vllm()
     search(load_task(str(beir)), 'minilm')
-    held, still_held = weakref.ref(encoder.model._recent[0][1]), []
+    held, still_held = weakref.ref(e.model._recent[0][1]), []
     assert held() is not None
     seen.before_start = lambda: still_held.append(held())
     first, second = LLM('qwen2-7b'), LLM('qwen2.5-7b')
-    first.generate(ask_words(10))
-    second.generate(ask_words(11))
-    assert still_held == [None, None]
-    assert seen.alive == 1 and first._backend is None and not encoder.model._recent
-
-
-# --- methods and fusion ----------------------------------------------------------------------------------------------
+    for model, text in ((first, 'word ' * 10), (second, 'word ' * 11)):
+        model.generate([Request(text, Sampling(max_tokens=8))])
+    assert still_held == [None, None] and seen.alive == 1 and first._backend is None and not e.model._recent
 
 
 PAPER = {('hyde', 'sparse'): 'alone', ('hyde', 'dense'): 'mean', ('search-o1', 'sparse'): 'alone'}
@@ -341,14 +303,14 @@ def test_methods_follow_the_papers_table(method, kind):
     assert (query2doc['sparse_join'], query2doc['dense_join']) == ('', '[SEP]')
 
 
-@pytest.mark.parametrize(
-    'typed,printed',
-    [
-        ('bm25+hyde(smollm2,n=1,temperature=0.7)', 'bm25+hyde(smollm2)'),
-        ('bm25+hyde(smollm2,seed=3,repeat=2,fusion=concat)', 'bm25+hyde(smollm2,fusion=concat,repeat=2,seed=3)'),
-        ('minilm+hyde(qwen2-7b@authors,fusion=mean)', 'minilm+hyde(qwen2-7b@authors)'),
-    ],
-)
+PRINTED = {
+    'bm25+hyde(smollm2,n=1,temperature=0.7)': 'bm25+hyde(smollm2)',
+    'bm25+hyde(smollm2,seed=3,repeat=2,fusion=concat)': 'bm25+hyde(smollm2,fusion=concat,repeat=2,seed=3)',
+    'minilm+hyde(qwen2-7b@authors,fusion=mean)': 'minilm+hyde(qwen2-7b@authors)',
+}
+
+
+@pytest.mark.parametrize('typed, printed', PRINTED.items())
 def test_expansions_print_back_without_defaults(typed, printed):
     assert str(parse(typed)) == printed and parse(printed) == parse(typed)
 
@@ -361,18 +323,15 @@ def test_a_tasks_group_chooses_the_form(beir):
     assert [as_(n) for n in names] == [zh['question'], zh['title'], zh['text']]
     names = ('r2med-biology', 'r2med-medqa-diag', 'r2med-pmc-treatment', 'r2med-pmc-clinical', 'hpo-lay')
     assert [as_(n, 'en') for n in names] == [en[form] for form in 'biology exam case similar_case term'.split()]
-    assert as_('mine', 'en') == en['question']
-    assert g.wording('hyde', task, 'zh', 'title') == zh['title']
-    with pytest.raises(MedirError, match='no wording'):
-        g.wording('hyde', task, 'xx')
+    assert as_('mine', 'en') == en['question'] and g.wording('hyde', task, 'zh', 'title') == zh['title']
+    refuses(lambda: g.wording('hyde', task, 'xx'), 'no wording')
     assert g.wording('search-o1', task, 'en') == en['question']
 
 
 def test_lamer_cuts_each_passage_to_512_words(tmp_path, fake):
-    long = 'gout ' + ' '.join(f'w{i}\n' for i in range(700))
+    long, server = 'gout ' + ' '.join(f'w{i}\n' for i in range(700)), fake()
     documents = [('a', '', long), ('b', '', 'gout')]
     task = load_task(str(write_beir(tmp_path / 'long', documents, [('q1', 'gout')], [('q1', 'a', 1)])))
-    server = fake()
     configure('smollm2', backend='openai', base_url=server.url)
     prompt = write_lines(tmp_path / 'p.txt', ['{query}|{passages}|'])
     search(task, f'bm25+lamer(smollm2,prompt={prompt})', 2)
@@ -380,8 +339,6 @@ def test_lamer_cuts_each_passage_to_512_words(tmp_path, fake):
     # the shorter document ranks first
     assert shown.split('|')[1] == '\n[1]. gout\n[2]. ' + ' '.join(long.split()[:512])
 
-
-# --- whole systems ---------------------------------------------------------------------------------------------------
 
 TEXTS = {'q1': 'Metoprolol slows the heart', 'q2': 'Metformin is the first drug'}
 TEXTS |= {'q3': 'Levothyroxine replaces the hormone', 'q4': 'antivenom'}
@@ -393,19 +350,16 @@ def published(folder, texts=TEXTS):
 
 
 def test_bm25_with_a_file_is_bm25_asked_with_its_texts(beir, tmp_path):
-    task = load_task(str(beir))
-    file = published(tmp_path)
+    task, file = load_task(str(beir)), published(tmp_path)
 
     def by_hand(make):
         asked = [make(text, TEXTS[q]) for q, text in zip(task.queries.ids, task.queries.texts())]
         return search(replace(task, queries=g.as_queries(task.queries.ids, asked)), 'bm25').run
 
-    for expansion, worded in (
-        (f'hyde(file:{file})', lambda q, h: h),
-        (f'hyde(file:{file},fusion=concat,repeat=3)', lambda q, h: f'{q} {q} {q} {h}'),
-        (f'query2doc(file:{file})', lambda q, h: f'{q}{q} {h}'),
-    ):
-        pd.testing.assert_frame_equal(search(task, f'bm25+{expansion}').run, by_hand(worded))
+    same = lambda expansion, made: pd.testing.assert_frame_equal(search(task, f'bm25+{expansion}').run, by_hand(made))
+    same(f'hyde(file:{file})', lambda q, h: h)
+    same(f'hyde(file:{file},fusion=concat,repeat=3)', lambda q, h: f'{q} {q} {q} {h}')
+    same(f'query2doc(file:{file})', lambda q, h: f'{q}{q} {h}')
     assert search(task, f'bm25+hyde(file:{file})').stats['replayed'] == 4
 
 
@@ -416,17 +370,15 @@ def test_dense_vectors_are_the_mean_of_query_and_plain_texts(beir, tmp_path, fak
     written = [{'_id': q, 'rewrite_queries': [t, t + ' twice', 'a third']} for q, t in TEXTS.items()]
     file = write_lines(tmp_path / 'h.jsonl', written)
     encoder = Encoder('prompted')
-    expanded = expand(task, ('hyde', f'file:{file}', (('n', 2),)))
-    got, _ = g.dense_queries(encoder, task, expanded)
+    made = lambda encoder, method, *how: g.dense_queries(encoder, task, expand(task, (method, f'file:{file}', how)))[0]
     raw = lambda text: encoder.encode([text], 'query').vectors[0]
     wanted = [(raw('query: ' + task.queries.text(q)) + raw(t) + raw(t + ' twice')) / 3 for q, t in TEXTS.items()]
-    assert np.allclose(got, wanted, atol=1e-5)
-    got, _ = g.dense_queries(Encoder('contrary'), task, expand(task, ('hyde', f'file:{file}', (('fusion', 'alone'),))))
-    assert np.allclose(got, [raw('query: ' + t) for t in TEXTS.values()], atol=1e-5)
-    got, _ = g.dense_queries(encoder, task, expand(task, ('query2doc', f'file:{file}', ())))
-    assert np.allclose(got[0], raw('query: ' + task.queries.text('q1') + '[SEP]' + TEXTS['q1']), atol=1e-5)
-    first = search(task, f'prompted+hyde(file:{file})')
-    again = search(task, f'prompted+hyde(file:{file})')
+    assert np.allclose(made(encoder, 'hyde', ('n', 2)), wanted, atol=1e-5)
+    alone = made(Encoder('contrary'), 'hyde', ('fusion', 'alone'))
+    assert np.allclose(alone, [raw('query: ' + t) for t in TEXTS.values()], atol=1e-5)
+    joined = raw('query: ' + task.queries.text('q1') + '[SEP]' + TEXTS['q1'])
+    assert np.allclose(made(encoder, 'query2doc')[0], joined, atol=1e-5)
+    first, again = (search(task, f'prompted+hyde(file:{file})') for _ in range(2))
     assert again.stats['encoded_queries'] == 0 and first.run.equals(again.run)
 
 
@@ -468,21 +420,17 @@ def test_replay_is_bit_identical_without_a_model(beir, fake, monkeypatch, fake_m
     configure('smollm2', backend='openai', base_url=server.url)
     systems = ['bm25+hyde(smollm2)', 'minilm+hyde(smollm2,n=2)', 'bm25+lamer(smollm2,k=3)', 'minilm+query2doc(smollm2)']
     first = [search(task, s) for s in systems]
-    asked = server.asked
-    assert first[0].stats['generated'] == 4
-    assert (first[1].stats['generated'], first[1].stats['replayed']) == (4, 4)  # n=1 is the first of n=2
+    asked, made = server.asked, [one.stats for one in first]
+    # n=1 is the first of n=2
+    assert (made[0]['generated'], made[1]['generated'], made[1]['replayed']) == (4, 4, 4)
     configure('smollm2')
     g.cassettes._cassette.cache_clear()
-
-    def never(*_, **__):
-        raise AssertionError('a model was loaded')
-
+    never = lambda *_, **__: pytest.fail('a model was loaded')
     monkeypatch.setattr(g.models, 'BACKENDS', dict.fromkeys(g.BACKENDS, never))
     for s, one in zip(systems, first):
         again = search(task, s)
-        assert again.run.equals(one.run)
+        assert again.run.equals(one.run) and again.stats['generated'] == 0
         assert again.run.score.to_numpy().tobytes() == one.run.score.to_numpy().tobytes()
-        assert again.stats['generated'] == 0
     assert server.asked == asked
 
 
@@ -496,51 +444,44 @@ def test_a_missing_entry_says_which(beir, tmp_path, monkeypatch):
     with pytest.raises(MedirError, match=r"query 'q1' by hyde\(qwen2-7b\).*cannot be asked: vllm is not installed"):
         search(task, 'bm25+hyde(qwen2-7b)')
     file = published(tmp_path, {q: t for q, t in TEXTS.items() if q != 'q3'})
-    with pytest.raises(MedirError, match=r"query 'q3' by hyde\(file:.*is missing"):
-        search(task, f'bm25+hyde(file:{file})')
+    refuses(lambda: search(task, f'bm25+hyde(file:{file})'), "query 'q3' by hyde(file:", 'is missing')
 
 
-@pytest.mark.parametrize(
-    'id_field,field,name,model',
-    [
-        ('id', 'rewrite_query', 'qwen/query-rewrite.jsonl', 'qwen2-7b'),
-        ('_id', 'rewrite', 'hyde_qwen.jsonl', 'qwen2-7b'),
-        ('id', 'hy_doc', 'hyde/qwen-7b.jsonl', 'qwen2.5-7b'),
-    ],
-)
+AUTHORS_FILES = [('id', 'rewrite_query', 'qwen/query-rewrite.jsonl', 'qwen2-7b')]
+AUTHORS_FILES += [
+    ('_id', 'rewrite', 'hyde_qwen.jsonl', 'qwen2-7b'),
+    ('id', 'hy_doc', 'hyde/qwen-7b.jsonl', 'qwen2.5-7b'),
+]
+
+
+@pytest.mark.parametrize('id_field, field, name, model', AUTHORS_FILES)
 def test_authors_files_are_read_from_the_tasks_folder(beir, id_field, field, name, model):
     task = load_task(str(beir))
     file = write_lines(beir / name, [{id_field: q, 'text': 'x', field: t} for q, t in TEXTS.items()])
     one = search(task, f'bm25+hyde({model}@authors)')
     assert one.stats['replayed'] == 4 and one.run.equals(search(task, f'bm25+hyde(file:{file})').run)
-    with pytest.raises(MedirError, match="nobody is called 'rerun'; write @authors"):
-        search(task, f'bm25+hyde({model}@rerun)')
+    refuses(lambda: search(task, f'bm25+hyde({model}@rerun)'), "nobody is called 'rerun'; write @authors")
 
 
 def test_the_eleven_models_of_r2med_are_asked_as_its_script_does():
     eleven = {'gpt-4o', 'o3-mini', 'huatuo-o1-70b', 'llama3.1-70b', 'r1-llama-70b', 'r1-qwen-32b'}
     eleven |= {'qwen2.5-7b', 'qwen2.5-32b', 'qwen2.5-72b', 'qwen3-32b', 'qwq-32b'}
     open_ = {n: registry('llms')[n] for n in eleven - {'gpt-4o', 'o3-mini'}}
-    assert len(eleven) == 11
-    assert {json.dumps(r['sampling'], sort_keys=True) for r in open_.values()} == {
-        '{"max_tokens": 10240, "seed": 42, "temperature": 0.7}'
-    }
+    drawn = {'max_tokens': 10240, 'seed': 42, 'temperature': 0.7}
+    assert len(eleven) == 11 and all(r['sampling'] == drawn for r in open_.values())
     assert {r['system'] for r in open_.values()} == {'You are a helpful assistant.'}
-    assert {n: r['answer'] for n, r in open_.items() if r.get('answer')} == {
-        **dict.fromkeys(('qwq-32b', 'qwen3-32b', 'r1-qwen-32b', 'r1-llama-70b'), {'after': '</think>'}),
-        'huatuo-o1-70b': {'after': 'Final Response'},
-    }
+    answers = dict.fromkeys(('qwq-32b', 'qwen3-32b', 'r1-qwen-32b', 'r1-llama-70b'), {'after': '</think>'})
+    answers['huatuo-o1-70b'] = {'after': 'Final Response'}
+    assert {n: r['answer'] for n, r in open_.items() if r.get('answer')} == answers
     assert open_['qwen3-32b']['chat_options'] == {'enable_thinking': True}
     assert LLM('gpt-4o').sampling() == Sampling(temperature=0.8, top_p=0.8, max_tokens=4096, seed=42)
 
 
 def test_a_model_on_the_leaderboard_stands_for_the_method_whose_cells_it_repeats():
-    from medir_nb.papers import published, published_gains
-
     short = {p: names[0] for names in registry('systems')['r2med'].values() for p in names}
     rows = registry('llms').values()
     called = {p: (m, r['published_as'][0]) for r in rows for p, m in r.get('leaderboard', {}).items()}
-    board = published('r2med', 'leaderboard', measure='nDCG@10').query('task.notna() and llm.notna()')
+    board = printed('r2med', 'leaderboard', measure='nDCG@10').query('task.notna() and llm.notna()')
     gains = published_gains()
     in_files = gains[gains.table == 'gar'].set_index(['retriever', 'method', 'llm', 'task']).score
     keyed = [(c.value, (short[c.retriever], *called[c.llm], c.task)) for c in board.itertuples()]
@@ -549,8 +490,7 @@ def test_a_model_on_the_leaderboard_stands_for_the_method_whose_cells_it_repeats
     alone = gains[gains.table == 'leaderboard'].drop_duplicates(['retriever', 'method', 'llm'])
     assert len(alone) == 16 and set(alone.retriever) == {'bm25', 'openai'} and len(gains) == 8 * (57 + 16)
     nv = gains.query("retriever == 'nv' and method == 'query2doc' and llm == 'gpt4'")
-    assert round(100 * nv.score.mean(), 2) == 41.65
-    assert round(100 * nv.plain.mean(), 2) == 31.43
+    assert round(100 * nv.score.mean(), 2) == 41.65 and round(100 * nv.plain.mean(), 2) == 31.43
     assert nv.difference.mean() == pytest.approx(nv.score.mean() - nv.plain.mean())
 
 
@@ -577,78 +517,57 @@ def test_the_committed_cassette_still_answers_what_is_asked():
     assert answer.stats['generated'] == 0 and answer.stats['replayed'] == 200
 
 
-# --- the notebook of R2MED's generation ---------------------------------------------------------------------------------
-
-
-def preset(name):
-    from medir_nb import workbook
-
-    return workbook.resolve_parameters(workbook.find_notebook('r2med_generation'), name)
-
-
 @pytest.mark.medium
 def test_the_smoke_preset_replays_and_the_paper_preset_names_every_printed_expansion():
-    from medir_nb.papers import means_of, printed_expression, published
-
-    smoke, paper = preset('smoke'), preset('paper')
+    found = workbook.find_notebook('r2med_generation')
+    presets = {name: workbook.resolve_parameters(found, name) for name in ('smoke', 'demo', 'mini', 'paper')}
+    smoke, paper = presets['smoke'], presets['paper']
     task = load_task(smoke['tasks'][0], limit=smoke['limit'])
     asked = [*smoke['systems'], *(f'{s[:-1]},weight={w})' for s in smoke['weight_systems'] for w in smoke['weights'])]
     assert {s: n for s in asked if (n := pending(s, task).get('to_generate', 0))} == {} and len(asked) == 30
     eight = list(means_of('r2med')['avg'])
-    cells = published('r2med', ['gar', 'leaderboard'], measure='nDCG@10', task=eight).query('llm.notna()')
-    printed = {printed_expression(c) for c in cells.drop_duplicates('system').itertuples()}
-    assert len(printed) == 73 and printed <= set(paper['systems']) and paper['tasks'] == eight
-    assert {s.split('+')[0] for s in printed} == set(paper['systems']) - printed
-    for p in map(preset, ('smoke', 'demo', 'mini', 'paper')):
+    cells = printed('r2med', ['gar', 'leaderboard'], measure='nDCG@10', task=eight).query('llm.notna()')
+    asked_for = {printed_expression(c) for c in cells.drop_duplicates('system').itertuples()}
+    assert len(asked_for) == 73 and asked_for <= set(paper['systems']) and paper['tasks'] == eight
+    assert {s.split('+')[0] for s in asked_for} == set(paper['systems']) - asked_for
+    for p in presets.values():
         assert all(str(parse(s)) == s for k in ('systems', 'local_systems', 'weight_systems') for s in p[k])
 
 
 @pytest.mark.medium
 def test_the_paper_preset_is_planned_offline():
-    from medir_nb.workbook import plan
-
-    planned = plan('r2med_generation', 'paper')
-    receipt, frame = planned.finished, planned.frame()
-    assert receipt is None
-    assert len(frame) == 8 * 77
-    assert frame['to generate'].sum() == 0
-    assert not frame.note.str.startswith('cannot run').any()
-    assert plan('r2med_generation', 'mini').frame()['to generate'].sum() > 0
+    planned = workbook.plan('r2med_generation', 'paper')
+    frame = planned.frame()
+    assert planned.finished is None and len(frame) == 8 * 77
+    assert frame['to generate'].sum() == 0 and not frame.note.str.startswith('cannot run').any()
+    assert workbook.plan('r2med_generation', 'mini').frame()['to generate'].sum() > 0
 
 
-# --- a model that searches while it writes: turns -----------------------------------------------------------------------------------------------------------
+# a server may leave out the mark at which it stopped
+TURNS = """
+r1 | <think>x</think><search> beta blockers </search> | stop | search | beta blockers
+r1 | <search>gout | stop | search | gout
+r1 | < search>gout</ search> | stop | malformed
+r1 | It is gout. | stop | malformed
+r1 | <search>a <search>gout</search> | stop | search | gout
+r1 | <search><answer>Gout. | stop | answer | Gout.
+r1 | <search>one</search><information>made up</information><search>two</search> | stop | search | one
+r1 | <answer>Gout.</answer><search>more</search> | stop | answer | Gout.
+r1 | <search>x</search><answer>y</answer> | stop | search | x
+r1 | <answer>Gout is | length | answer | Gout is
+o1 | hm <|begin_search_query|>gout<|end_search_query|> | stop | search | gout
+"""
 
 
-@pytest.mark.parametrize(
-    'row,text,finish,act,said',
-    [
-        (R1, '<think>x</think><search> beta blockers </search>', 'stop', 'search', 'beta blockers'),
-        (R1, '<search>gout', 'stop', 'search', 'gout'),  # the server left out the mark at which it stopped
-        (R1, '<search>gout', 'length', 'malformed', None),
-        (R1, '< search>gout</ search>', 'stop', 'malformed', None),
-        (R1, 'It is gout.', 'stop', 'malformed', None),
-        (R1, '<search>a <search>gout</search>', 'stop', 'search', 'gout'),
-        (R1, '<search><answer>Gout.', 'stop', 'answer', 'Gout.'),
-        (R1, '<search>one</search><information>made up</information><search>two</search>', 'stop', 'search', 'one'),
-        (R1, '<answer>Gout.</answer><search>more</search>', 'stop', 'answer', 'Gout.'),
-        (R1, '<search>x</search><answer>y</answer>', 'stop', 'search', 'x'),
-        (R1, '<answer>Gout is', 'length', 'answer', 'Gout is'),
-        (O1, 'hm <|begin_search_query|>gout<|end_search_query|>', 'stop', 'search', 'gout'),
-        (O1, 'It is gout.', 'stop', 'answer', 'It is gout.'),
-        (O1, '|<end_search_query|> gout <|end_search_query|>', 'stop', 'malformed', None),
-    ],
-)
-def test_a_turn_is_a_search_an_answer_or_malformed(row, text, finish, act, said):
-    turn = read_turn(text, finish, row)
-    assert turn.act == act and (said is None or turn.said == said)
-
-
-# --- a model that follows a script -----------------------------------------------------------------------------------
+@pytest.mark.parametrize('row', table(TURNS), ids=' '.join)
+def test_a_turn_is_a_search_an_answer_or_malformed(row):
+    method, text, finish, act, *said = row
+    turn = read_turn(text, finish, method_row(f'search-{method}'))
+    assert turn.act == act and [turn.said] * len(said) == said
 
 
 def scripted(fake, turns, usage=(40, 9), **options):
-    """A server whose model says `turns[n]` in its n-th turn (the last again and again), where a text may be a function of what it reads.
-    The turn is counted from what is shown, so each query has its own."""
+    "A server whose model says `turns[n]`, or what it makes of a request, in the n-th turn of a query."
 
     def answer(body, _=None):
         said = [m for m in body['messages'] if m['role'] != 'system'][1:]
@@ -669,8 +588,8 @@ FOUND = '<think>hm</think><search>metoprolol diabetes asthma</search>'
 SAID = '<answer>Metoprolol slows the heart rate</answer>'
 
 
-def texts(task, method='search-r1', kind='sparse', **settings):
-    return expanded_texts(task, (method, 'smollm2', tuple(settings.items())), kind)
+def texts(task, method='search-r1', **settings):
+    return expanded_texts(task, (method, 'smollm2', tuple(settings.items())), 'sparse')
 
 
 def lines(task, method='search-r1', **settings):
@@ -678,8 +597,7 @@ def lines(task, method='search-r1', **settings):
     return [json.loads(line) for line in path.read_text(encoding='utf-8').splitlines()]
 
 
-def last(body):
-    return body['messages'][-1]['content']
+last = lambda body: body['messages'][-1]['content']
 
 
 def test_it_searches_reads_and_answers_and_the_answer_is_a_hypothetical_document(beir, fake, tmp_path, fake_minilm):
@@ -688,16 +606,13 @@ def test_it_searches_reads_and_answers_and_the_answer_is_a_hypothetical_document
     first, second = server.bodies[0], next(b for b in server.bodies if b['messages'][-1]['role'] == 'assistant')
     wanted = {'generated': 8, 'searches': 4, 'ended': {'answer': 4}}
     assert wanted.items() <= answer.stats.items() and not answer.stats['faults'] and server.asked == 8
-    assert 'up to 2 times' in last(first)
-    assert registry('methods')['hyde']['wording']['en']['question'].format(query=QUERIES[0][1]) in last(first)
-    assert first['stop'] == ['</search>', '</answer>']
-    assert 'continue_final_message' not in first
+    asked = registry('methods')['hyde']['wording']['en']['question'].format(query=QUERIES[0][1])
+    assert 'up to 2 times' in last(first) and asked in last(first)
+    assert first['stop'] == ['</search>', '</answer>'] and 'continue_final_message' not in first
     top = search(replace(task, queries=g.as_queries(['x'], ['metoprolol diabetes asthma'])), 'bm25', 3).run.doc_id
     assert last(second).startswith(FOUND + '\n\n<information>\n[1] ' + task.corpus.text(top[0]))
-    assert '\n[3] ' in last(second)
-    assert '[4]' not in last(second)
-    assert last(second).endswith('</information>\n\n')
-    assert second['continue_final_message']
+    assert '\n[3] ' in last(second) and '[4]' not in last(second)
+    assert last(second).endswith('</information>\n\n') and second['continue_final_message']
     file = published(tmp_path, dict.fromkeys(TEXTS, 'Metoprolol slows the heart rate'))
     assert answer.run.equals(search(task, f'bm25+hyde(file:{file})').run)
     assert search(task, 'minilm+search-r1(smollm2)').run.equals(search(task, f'minilm+hyde(file:{file})').run)
@@ -705,9 +620,6 @@ def test_it_searches_reads_and_answers_and_the_answer_is_a_hypothetical_document
     asked = {'wrote': FOUND, 'tokens': 9, 'searched': 'metoprolol diabetes asthma', 'found': list(top), 'told': ''}
     kept = {'query': 'q1', 'index': 0, 'turns': [asked, {'wrote': SAID, 'tokens': 9}], 'ended': 'answer'}
     assert lines(task)[0] == kept | {'text': 'Metoprolol slows the heart rate', 'faults': []}
-
-
-# --- faults ----------------------------------------------------------------------------------------------------------
 
 
 def searching_on(said):
@@ -719,28 +631,21 @@ def searching_on(said):
 def test_a_model_that_never_stops_searching_has_to_answer(beir, fake):
     task, server = load_task(str(beir)), scripted(fake, [searching_on('It is metoprolol')])
     out = texts(task, rounds=3)
-    assert server.asked == 4 * 4
-    assert out.texts == [['It is metoprolol']] * 4
-    assert out.stats['ended'] == {'rounds': 4}
-    assert out.stats['searches'] == 12
+    assert server.asked == 4 * 4 and out.texts == [['It is metoprolol']] * 4
+    assert out.stats['ended'] == {'rounds': 4} and out.stats['searches'] == 12
     told = '\nNo search is left. Write the text that is asked for now.</information>\n\n<answer>'
-    assert last(server.bodies[-1]).endswith(told)
-    assert last(server.bodies[-1]).count('<information>') == 3
+    assert last(server.bodies[-1]).endswith(told) and last(server.bodies[-1]).count('<information>') == 3
     server = scripted(fake, ['I know <|begin_search_query|>heart<|end_search_query|>'])
     out = texts(task, 'search-o1', rounds=2)
-    assert server.asked == 12
-    assert out.texts == [['I know']] * 4
+    assert server.asked == 12 and out.texts == [['I know']] * 4
     assert out.faults == {'repeated search': 4, 'kept searching': 4}
 
 
-@pytest.mark.parametrize(
-    'turn,fault,said',
-    [
-        ('gout</search>', 'malformed turn', 'malformed'),
-        ('<search> \n</search>', 'empty search', 'empty'),
-        ('<search>zzz qqq</search>', 'search without hits', 'nothing'),
-    ],
-)
+WRONG_TURNS = [('gout</search>', 'malformed turn', 'malformed'), ('<search> \n</search>', 'empty search', 'empty')]
+WRONG_TURNS += [('<search>zzz qqq</search>', 'search without hits', 'nothing')]
+
+
+@pytest.mark.parametrize('turn, fault, said', WRONG_TURNS)
 def test_a_turn_without_results_is_answered_with_what_was_wrong(beir, fake, turn, fault, said):
     task, server = load_task(str(beir)), scripted(fake, [turn, SAID])
     out, told = texts(task), R1['told']['en'][said]
@@ -757,14 +662,11 @@ def test_an_endpoint_that_goes_down_costs_nothing_twice(beir, fake, tmp_path):
     whole = scripted(fake, turns)
     expected = texts(task, rounds=3).texts
     assert whole.asked == 12
-    own = tmp_path / 'other'
     for down_at in (2, 11):
-        home = own / str(down_at)
-        expansion = 'search-r1', 'smollm2', (('rounds', 3),)
+        home, expansion = tmp_path / 'other' / str(down_at), ('search-r1', 'smollm2', (('rounds', 3),))
         server = scripted(fake, turns, script=['ok'] * down_at + [(500,), (503, 'gone')])
         with at_home(home):
-            with pytest.raises(MedirError, match='503 after 2 attempts for query q'):
-                expanded_texts(task, expansion, 'sparse')
+            refuses(lambda: expanded_texts(task, expansion, 'sparse'), '503 after 2 attempts for query q')
             kept = [json.loads(line) for line in transcript_path(task, expansion).read_text().splitlines()]
             answered = server.asked - 2
             out = expanded_texts(task, expansion, 'sparse')
@@ -775,26 +677,20 @@ def test_an_endpoint_that_goes_down_costs_nothing_twice(beir, fake, tmp_path):
         assert (out.stats['generated'], out.stats['replayed']) == (12 - answered, answered)
 
 
-# --- limits ----------------------------------------------------------------------------------------------------------
-
-
 def test_the_limit_of_tokens(beir, fake):
     task, server = load_task(str(beir)), scripted(fake, [searching_on('Gout')], usage=(40, 30))
     out = texts(task, rounds=9, tokens=70)
-    limits = [b['max_tokens'] for b in server.bodies]
-    assert limits == [64] * 4 + [40] * 4 + [10] * 4 + [64] * 4
-    assert out.stats['ended'] == {'tokens': 4}
-    assert out.texts == [['Gout']] * 4  # 70 - 30, 70 - 60, and the answer
+    limits = np.repeat([64, 70 - 30, 70 - 60, 64], 4).tolist()  # the last is of the answer
+    assert [b['max_tokens'] for b in server.bodies] == limits
+    assert out.stats['ended'] == {'tokens': 4} and out.texts == [['Gout']] * 4
 
 
 def test_a_full_context_ends_the_text_before_it_breaks(beir, fake):
     task = load_task(str(beir))
     server = scripted(fake, ['Metoprolol slows it. <search>heart</search>', SAID], usage=(2048 - 64 - 9 - 96 + 1, 9))
     out = texts(task)
-    assert server.asked == 4
-    assert out.stats['ended'] == {'context': 4}
-    assert out.texts == [['Metoprolol slows it.']] * 4
-    assert out.stats['searches'] == 0
+    assert server.asked == 4 and out.texts == [['Metoprolol slows it.']] * 4
+    assert out.stats['ended'] == {'context': 4} and out.stats['searches'] == 0
     server = scripted(fake, ['Metoprolol slows it. <search>heart beat</search>', SAID], usage=(2048 - 64 - 9 - 96, 9))
     assert texts(task, seed=7).stats['ended'] == {'answer': 4}
 
@@ -805,15 +701,11 @@ def test_results_that_the_server_finds_too_long_are_shortened_and_stay_so(beir, 
     out = texts(task, k=10, rounds=2, prompt=str(write_lines(beir / 'p.txt', ['{query}'])))
     sent = [b for b in server.bodies if b['messages'][-1]['role'] == 'assistant']
     ok = [b for b in sent if len(last(b)) <= 600]
-    assert len(sent) > len(ok) > 0
+    assert len(sent) > len(ok) > 0 and out.faults['prompt shortened'] > 0
     assert out.texts == [['Metoprolol slows the heart rate']] * 4
-    assert out.faults['prompt shortened'] > 0
     # the text that is gone on with in the third turn begins with what was sent in the second
     second = [last(b) for b in ok if last(b).count('<information>') == 1]
     assert all(any(last(b).startswith(s) for s in second) for b in ok if last(b).count('<information>') == 2)
-
-
-# --- other places, backends and corpora ------------------------------------------------------------------------------
 
 
 def test_results_in_turns_of_the_user(beir, fake):
@@ -821,8 +713,7 @@ def test_results_in_turns_of_the_user(beir, fake):
     out = texts(task, place='user')
     messages = server.bodies[-1]['messages']
     assert [m['role'] for m in messages] == ['user', 'assistant', 'user', 'assistant', 'user']
-    assert messages[1]['content'] == FOUND
-    assert messages[2]['content'].startswith('<information>\n[1] ')
+    assert messages[1]['content'] == FOUND and messages[2]['content'].startswith('<information>\n[1] ')
     assert messages[4]['content'].endswith('Write the text that is asked for now.</information>')
     assert out.texts == [['Metoprolol, no tags']] * 4 and 'continue_final_message' not in server.bodies[-1]
 
@@ -862,18 +753,15 @@ def test_it_searches_by_any_system_in_any_tasks_documents(beir, fake, tmp_path, 
     twin = load_task(str(write_beir(tmp_path / 'twin', [*DOCUMENTS, ('q1', '', 'metoprolol diabetes asthma')])))
     texts(twin)
     assert 'q1' not in lines(twin)[0]['turns'][0]['found'] and lines(twin)[1]['turns'][0]['found'][0] == 'q1'
-    with pytest.raises(MedirError, match='expanded itself'):
-        parse('bm25+search-r1(smollm2,by=rrf(bm25+hyde(smollm2),minilm))')
-
-
-# --- a language model in an environment of its own ---
+    refuses(lambda: parse('bm25+search-r1(smollm2,by=rrf(bm25+hyde(smollm2),minilm))'), 'expanded itself')
 
 
 @pytest.mark.medium
 def test_an_environment_writes_what_this_process_writes(home, own_registry, monkeypatch, capfd):
     "The same weights, prompts and seeds give the same texts, whole or cut, greedy or drawn; a request that is told to stop stops."
     row = registry('llms')['smollm2']
-    with at_home(shared_home()):
+    # the home folder of the clone, where the installation put the converted copy of the embedded model
+    with at_home(Path(__file__).resolve().parent.parent / '.medir'):
         folder = str(g.local_llm.weights_folder(llm_spec('smollm2')))
     plain = {field: value for field, value in row.items() if field not in ('package', 'gguf_file', 'load')}
     plain |= {'hub': folder, 'revision': 'local', 'dtype': 'float32', 'context': 200}
@@ -885,13 +773,10 @@ def test_an_environment_writes_what_this_process_writes(home, own_registry, monk
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
     drawn = Sampling(temperature=0.8, top_p=0.9, repetition_penalty=1.1, max_tokens=12)
-    asked = [
-        Request('What is metformin?', Sampling(max_tokens=12)),
-        Request('What is gout?', drawn),
-        Request('What is gout?', drawn, index=1),
-        Request('Repeat: ' + 'aspirin ' * 300 + 'now', Sampling(max_tokens=4), cut=(8, 8 + 8 * 300)),
-        Request('Count to ten.', Sampling(max_tokens=24), stop=('.',)),
-    ]
+    asked = [Request('What is metformin?', Sampling(max_tokens=12))]
+    asked += [Request('What is gout?', drawn, index=index) for index in (0, 1)]
+    asked += [Request('Repeat: ' + 'aspirin ' * 300 + 'now', Sampling(max_tokens=4), cut=(8, 8 + 8 * 300))]
+    asked += [Request('Count to ten.', Sampling(max_tokens=24), stop=('.',))]
     here, there = LLM('here'), LLM('there')
     assert (here.backend_name, there.backend_name) == ('transformers', 'environment')
     expected, found = here.generate(asked), there.generate(asked)
@@ -902,28 +787,14 @@ def test_an_environment_writes_what_this_process_writes(home, own_registry, monk
     assert worker.poll() is not None
 
 
-def shared_home():
-    "The home folder of the clone, where the installation put the converted copy of the embedded model."
-    return Path(__file__).resolve().parent.parent / '.medir'
-
-
-# --- real models -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_smollm2_in_process(tmp_path):
-    model = LLM('smollm2')
-    long = 'fever ' * 3000
-    requests = [
-        Request('What is a stroke? Answer in one sentence.', Sampling(max_tokens=24)),
-        Request('What is fever?', Sampling(temperature=0.8, top_p=0.9, max_tokens=12)),
-        Request('What is fever?', Sampling(temperature=0.8, top_p=0.9, max_tokens=12), index=1),
-        Request(f'Summarise: {long} Summary:', Sampling(max_tokens=8), cut=(11, 11 + len(long))),
-    ]
-    got = model.generate(requests)
-    assert 'stroke' in got[0].text.lower()
-    assert all(x.text for x in got)
-    assert got[1].text != got[2].text
+    long, drawn = 'fever ' * 3000, Sampling(temperature=0.8, top_p=0.9, max_tokens=12)
+    requests = [Request('What is a stroke? Answer in one sentence.', Sampling(max_tokens=24))]
+    requests += [Request('What is fever?', drawn, index=index) for index in (0, 1)]
+    requests += [Request(f'Summarise: {long} Summary:', Sampling(max_tokens=8), cut=(11, 11 + len(long)))]
+    got = LLM('smollm2').generate(requests)
+    assert 'stroke' in got[0].text.lower() and all(x.text for x in got) and got[1].text != got[2].text
     assert all(x.tokens <= r.sampling.max_tokens for x, r in zip(got, requests))
     assert got[3].cut > 0 and got[3].prompt_tokens <= 2048 - 8 and got[0].cut == 0
     assert LLM('smollm2').generate(requests, replay=True) == got
@@ -940,15 +811,12 @@ def test_a_real_server_answers_greedy_requests_as_transformers_does(vllm_server,
     here = LLM(name, dtype='float32').generate(asked, replay=False)
     with vllm_server(name, 'float32') as options:
         there = LLM(name, **options).generate(asked, replay=False)
-    assert [answer.text for answer in there] == [answer.text for answer in here]
-    assert [answer.tokens for answer in there] == [answer.tokens for answer in here]
+    assert [(answer.text, answer.tokens) for answer in there] == [(answer.text, answer.tokens) for answer in here]
 
 
-TABLE = """
-import sys
+TABLE = """import sys
 for name in ('torch', 'transformers', 'vllm', 'httpx'): sys.modules[name] = None      # an import of them fails
-from medir_nb.evaluator import evaluate_grid
-from medir_nb.evaluator import table_apart
+from medir_nb.evaluator import evaluate_grid, table_apart
 scores, not_run = evaluate_grid(['hpo-lay'], ['bm25', 'bm25+hyde(smollm2)', 'bm25+hyde(smollm2,fusion=concat,repeat=3)'])
 assert not not_run, not_run
 print(table_apart(scores).drop(columns='vectors').to_csv(), *(s.frame.value.to_numpy().tobytes().hex() for s in scores), *(s.run.score.to_numpy().tobytes().hex() for s in scores))
