@@ -55,6 +55,13 @@ def recorded_commit(
     return Commit(commit, day) if isinstance(commit, str) and isinstance(day, str) else None
 
 # %% ../../nbs/00_core/10_commits.ipynb #96512190
+def _served_commit(hub: str, kind: str, revision: str = '') -> str:
+    "The commit that the Hub serves now; of a branch or tag `revision` where one is named."
+    from huggingface_hub import HfApi
+
+    return HfApi().repo_info(hub, repo_type=kind, revision=revision or None, timeout=20).sha
+
+
 def cached_commit(
     hub: str,
     kind: str,
@@ -82,7 +89,8 @@ def hub_error(
     kind: str = 'model',
 ) -> MedirError:
     "The error for `what` of a repository that could not be fetched, by the Hub's reason."
-    name, is_set = type(error).__name__, kind == 'dataset'
+    name = type(error).__name__
+    is_set = kind == 'dataset'
     if name == 'GatedRepoError' or 'is a gated dataset' in str(error):
         page = f'https://huggingface.co/{"datasets/" if is_set else ""}{hub}'
         fix = f'ask for it at {page}, then log in with `hf auth login` or set HF_TOKEN'
@@ -113,8 +121,6 @@ def resolved_commit(
     revision: str = '',  # a branch or tag
 ) -> Commit:
     "The commit at which a repository without a recorded one is read: the home folder's, else what the Hub serves now."
-    from huggingface_hub import HfApi
-
     name = f'{hub}@{revision}' if revision else hub
     if recorded := recorded_commit(name, kind):
         return recorded
@@ -124,10 +130,7 @@ def resolved_commit(
             return recorded
         cause = unreachable()
         try:
-            if cause:
-                now = cached_commit(hub, kind, revision)
-            else:
-                now = HfApi().repo_info(hub, repo_type=kind, revision=revision or None, timeout=20).sha
+            now = (cached_commit if cause else _served_commit)(hub, kind, revision)
         except Exception as e:
             raise hub_error(e, name, hub, revision or None, where, kind) from None
         what = f'no commit of {name} is on record, and it cannot be asked for ({cause or "the Hub names none"})'
@@ -211,8 +214,8 @@ def hub_row(
     at_hub = ('transformers', 'sentence-transformers')
     encoders = {name: row for name, row in rows.items() if row.get('kind', 'encoder') == 'encoder'}
     same = [name for name, row in encoders.items() if str(row.get('hub', '')).lower() == hub.lower()]
-    plain = (name for name in same if rows[name].get('load', 'transformers') in at_hub)
-    return next(plain, same[0] if same else '')
+    from_hub = [name for name in same if rows[name].get('load', 'transformers') in at_hub]
+    return next(iter(from_hub + same), '')
 
 # %% ../../nbs/00_core/10_commits.ipynb #8c99e750
 def _at_its_commit(repository: dict, model: str) -> dict:

@@ -77,7 +77,8 @@ def _keep_clocks_moving(process: int):
             time.sleep(0.5)
             old_bars = [bar for bar in list(_bars) if not bar.disable and time.time() - bar.start_t > _SHOWN_AFTER]
             is_one_unseen = any(bar.delay for bar in old_bars)
-            if not old_bars or not is_one_unseen and time.time() - last_redraw < between_redraws:
+            is_due = is_one_unseen or time.time() - last_redraw >= between_redraws
+            if not (old_bars and is_due):
                 continue
             last_redraw = time.time()
             for bar in old_bars:
@@ -235,14 +236,14 @@ def to_markdown(
 ) -> str:
     "A data frame as a Markdown table; missing values are empty."
 
-    def cell(value):
+    def shown(value) -> str:
         if value is None or str(value) == '<NA>' or value != value:  # pandas' own has no truth
             return ''
         if isinstance(value, float):
             return f'{value:.{digits}f}'
         return visible(str(value).replace('|', '\\|').replace('\n', ' '))
 
-    rows = [list(map(str, frame.columns)), *(list(map(cell, row)) for row in frame.itertuples(index=False))]
+    rows = [list(map(str, frame.columns)), *(list(map(shown, row)) for row in frame.itertuples(index=False))]
     widths = [max(map(len, column)) for column in zip(*rows)]
     padded = [' | '.join(cell.ljust(width) for cell, width in zip(row, widths)) for row in rows]
     rule = '|' + '|'.join('-' * (width + 2) for width in widths) + '|'

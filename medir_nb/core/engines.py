@@ -178,8 +178,9 @@ class RayEngine:
 
     def map(self, function, shards, gpus: float = 0, memory: float = 0, avoid=()):
         "The outcome of `function` on each shard, as they come, by actors with so many `gpus` and GB of `memory`."
-        shards, has = list(shards), self.ray.cluster_resources()
-        room = int(has.get('GPU', 0) / gpus) if gpus else int(has.get('CPU', 1))
+        shards = list(shards)
+        has = self.ray.cluster_resources()
+        room = int(has.get('GPU', 0) / gpus) if gpus else int(has.get('CPU', 1))  # for so many actors
         count = min(self.workers or room, len(shards))
         check(count or not shards, f'no node of the cluster has {gpus:g} GPUs', '--gpus', 'ask for fewer')
         needs = {'num_gpus': gpus or None, 'memory': int(memory * 2**30) or None, 'scheduling_strategy': 'SPREAD'}

@@ -80,7 +80,7 @@ def state() -> SimpleNamespace:
         sys._medir_guard = SimpleNamespace(active=False, installed=False, record='', lines=0, unwritten=0)
     return sys._medir_guard
 
-# %% ../../nbs/00_core/06_guard.ipynb #a2eca188
+# %% ../../nbs/00_core/06_guard.ipynb #5edb63ce
 _PYTHON = re.compile(r'(python|pypy)[\d.]*(\.exe)?')
 _STARTED = {  # event → program, arguments and environment in what it tells
     'subprocess.Popen': lambda told: (told[0], told[1], told[3]),
@@ -89,6 +89,16 @@ _STARTED = {  # event → program, arguments and environment in what it tells
 }
 
 
+def _reads_nothing(words: list[str]) -> bool:
+    "Whether options tell a Python to leave its environment or `sitecustomize` aside: `-I`, `-E` or `-S`."
+    try:
+        options, _ = getopt.getopt(words, 'bBc:dEhiIm:OPqsSuvVW:xX:?', ['check-hash-based-pycs=', 'help', 'version'])
+    except getopt.GetoptError:
+        return True  # what is not understood is not trusted
+    decides = next((name for name, _ in options if name in ('-c', '-m', '-I', '-E', '-S')), '')
+    return decides in ('-I', '-E', '-S')
+
+# %% ../../nbs/00_core/06_guard.ipynb #a2eca188
 def _unguarded_python(program, arguments, environment) -> str:
     "The Python that is about to start without the guard, or told to leave its environment aside; '' for any other."
     words = [os.fsdecode(word) for word in arguments]
@@ -98,15 +108,7 @@ def _unguarded_python(program, arguments, environment) -> str:
     given = {os.fsdecode(name): os.fsdecode(value) for name, value in given.items()}
     site = os.environ.get(SITE, '')
     is_told = given.get(SWITCH, '0') not in ('', '0') and site in given.get('PYTHONPATH', '').split(os.pathsep)
-    try:
-        long = ['check-hash-based-pycs=', 'help', 'version']
-        options = [name for name, _ in getopt.getopt(words[1:], 'bBc:dEhiIm:OPqsSuvVW:xX:?', long)[0]]
-    except getopt.GetoptError:
-        options = ['-I']  # what is not understood is not trusted
-    decides = next((name for name in options if name in ('-c', '-m', '-I', '-E', '-S')), '')
-    if is_told and decides not in ('-I', '-E', '-S'):
-        return ''
-    return f'a Python without the guard ({" ".join(words)[:60]})'
+    return '' if is_told and not _reads_nothing(words[1:]) else f'a Python without the guard ({" ".join(words)[:60]})'
 
 # %% ../../nbs/00_core/06_guard.ipynb #f93ee925
 def _hook(event: str, arguments: tuple):

@@ -92,7 +92,7 @@ def machine() -> dict:
 # %% ../../nbs/00_core/05_hardware.ipynb #2b513637
 def waiting_processes() -> float:
     "How many processes wanted a core, on average over the last minute; 0 where the system does not say."
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, AttributeError):
         return os.getloadavg()[0]
     return 0.0
 

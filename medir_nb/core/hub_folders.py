@@ -170,11 +170,12 @@ def merging_tokenizer(
 # %% ../../nbs/00_core/11_hub_folders.ipynb #1a32887d
 def _mended(tokenizer, file: Path):
     "The tokenizer of a GGUF file, its pieces merging where transformers' own reading has them add up."
-    from gguf import GGUFReader
     from transformers import PreTrainedTokenizerFast
 
     if type(tokenizer.backend_tokenizer.model).__name__ != 'Unigram':
         return tokenizer
+    from gguf import GGUFReader
+
     fields = GGUFReader(file).fields
     found = [fields.get(f'tokenizer.ggml.{name}') for name in _FIELDS]
     model, with_first, *pieces = [field.contents() if field else None for field in found]

@@ -55,9 +55,10 @@ def at_home(home_folder=None):
     try:
         yield
     finally:
-        if home_folder is not None:
-            os.environ.pop('MEDIR_HOME', None)
-            os.environ.update({} if before is None else {'MEDIR_HOME': before})
+        if home_folder is not None and before is None:
+            del os.environ['MEDIR_HOME']
+        elif home_folder is not None:
+            os.environ['MEDIR_HOME'] = before
 
 
 def follows_home(function):
@@ -107,8 +108,9 @@ def checkpoint_record(name: str | Path) -> dict:
         return {}
     except (ValueError, RecursionError):
         raise MedirError(unreadable, file, 'train it again') from None
-    fields = (record.get('kind', ''), record.get('spec', {})) if isinstance(record, dict) else ()
-    check(list(map(type, fields)) == [str, dict], unreadable, file, 'train it again')
+    check(isinstance(record, dict), unreadable, file, 'train it again')
+    is_whole = isinstance(record.get('kind', ''), str) and isinstance(record.get('spec', {}), dict)
+    check(is_whole, unreadable, file, 'train it again')
     return record
 
 # %% ../../nbs/00_core/02_places.ipynb #1115fe6f

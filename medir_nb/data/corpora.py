@@ -42,16 +42,22 @@ def _to_search(name: str, corpus: Corpus, language: str, source: str = '') -> Ta
     return Task(name, queries=queries, corpus=corpus, qrels=judged, language=language, source=source)
 
 
-def _on_disk(path: Path, lang: str | None) -> Task:
-    "The documents of a file of JSON lines, or of a folder, whatever else is in it, cut as the folder says."
-    is_folder = path.is_dir()
-    file = find_file(path, 'corpus.jsonl') if is_folder else path
-    corpus, what = cached_table(file, Corpus), 'the corpus is empty' if is_folder else 'there is no document'
-    check(len(corpus), what, file, 'put at least one document into it')
-    asked = find_file(path, 'queries.jsonl', 'query.jsonl', required=False) if is_folder and not lang else None
-    lang = lang or language_of(corpus, cached_table(asked, Queries) if asked else None, str(path))
-    name = path.resolve().name if is_folder else path.name.partition('.')[0]
-    return replace(_to_search(name, corpus, lang, str(path)), passages=folder_splitter(path) if is_folder else None)
+def _folder_task(folder: Path, lang: str | None) -> Task:
+    "The documents of a folder, whatever else is in it, cut as the folder says."
+    file = find_file(folder, 'corpus.jsonl')
+    corpus = cached_table(file, Corpus)
+    check(len(corpus), 'the corpus is empty', file, 'put at least one document into it')
+    asked = find_file(folder, 'queries.jsonl', 'query.jsonl', required=False)
+    queries = cached_table(asked, Queries) if asked and not lang else None
+    task = _to_search(folder.resolve().name, corpus, lang or language_of(corpus, queries, str(folder)), str(folder))
+    return replace(task, passages=folder_splitter(folder))
+
+# %% ../../nbs/01_data/13_corpora.ipynb #8c8e0b0e
+def _file_task(path: Path, lang: str | None) -> Task:
+    "The documents of a file of JSON lines."
+    corpus = cached_table(path, Corpus)
+    check(len(corpus), 'there is no document', path, 'put at least one into it')
+    return _to_search(path.name.partition('.')[0], corpus, lang or language_of(corpus, where=str(path)), str(path))
 
 # %% ../../nbs/01_data/13_corpora.ipynb #653198a8
 @follows_home
@@ -67,10 +73,10 @@ def corpus_task(
     if isinstance(source, (str, Path)):
         path = Path(source)
         if path.is_file() and path.name.endswith(('.jsonl', '.jsonl.gz')):
-            return _on_disk(path, lang)
+            return _file_task(path, lang)
         if not path.is_dir() or (str(source) in registry('tasks') and not list(path.glob('corpus.jsonl*'))):
             return load_task(source, lang=lang)
-        return _on_disk(path, lang)
+        return _folder_task(path, lang)
     corpus = _corpus_in_memory(source)
     check(len(corpus), 'there are no documents', 'search', 'give at least one')
     return _to_search('documents', corpus, lang or language_of(corpus))

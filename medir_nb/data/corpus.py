@@ -114,8 +114,11 @@ class Queries(Corpus):
     "Queries by position; the same table, whose titles are mostly empty."
 
 # %% ../../nbs/01_data/00_corpus.ipynb #a572e715
-def _accepted(records, report: dict):
-    "Rows `id, title, body, metadata` that are new; one that contradicts an earlier one is an error. It fills `report`."
+def _accepted(
+    records,  # `(id, title, body, where[, metadata])`
+    report: dict,  # gets counts of what is odd and, when all have come in, a hash of all
+):
+    "`(id, title, body, metadata)` of the records that are new; one that contradicts an earlier one is an error."
     import xxhash
 
     first_seen, digest = {}, xxhash.xxh3_128()  # id → hash of its text, place
@@ -167,8 +170,12 @@ def open_table(path: Path, cls=Corpus):
     return None
 
 # %% ../../nbs/01_data/00_corpus.ipynb #291502cd
-def write_table(records, path: Path | None, cls=Corpus):
-    "A corpus of `(id, title, body, where[, metadata])` in their order: a memory-mapped file, or (None) in memory."
+def write_table(
+    records,  # of `(id, title, body, where[, metadata])`, in the order of the corpus
+    path: Path | None,  # None: in memory
+    cls=Corpus,
+):
+    "Build a corpus from `records`: in memory, or as a memory-mapped Arrow file at `path`."
     import pyarrow as pa
 
     report = {}

@@ -144,7 +144,8 @@ _LARGE = 64 << 20  # bytes of a file that is read line by line, as UTF-8 alone
 
 def json_documents(path: Path, columns: dict | None = None):
     "The documents of a file of JSON lines (`.gz` too); `columns`: id | title | text → its name, if it is no usual one."
-    names, lines, encoding = column_names(columns or {}), None, {}
+    names = column_names(columns or {})
+    lines, encoding = None, {}  # those of the file, which is UTF-8
     if path.stat().st_size <= _LARGE:
         text, encoding = file_text(path)
         numbered = enumerate(text.split('\n'), 1)

@@ -20,6 +20,7 @@ def normalised_text(document: Document) -> str:
 
 # %% ../../nbs/01_data/22_duplicates.ipynb #5898f2f5
 _PERMUTATIONS = 128
+_RUN = 5  # words, or characters of Chinese
 
 
 @functools.cache
@@ -32,9 +33,10 @@ def _blank_signature():
 
 
 def signature(text: str):
-    "datasketch's MinHash of the runs of five words of a text (of characters of Chinese); a shorter text is one run."
-    words, minhash = [text[begin:end] for begin, end in word_spans(text)], _blank_signature().copy()
-    runs = (' '.join(words[start : start + 5]) for start in range(max(1, len(words) - 4)))
+    "datasketch's MinHash of the runs of words of a text; a shorter text is one run."
+    minhash = _blank_signature().copy()
+    words = [text[begin:end] for begin, end in word_spans(text)]
+    runs = (' '.join(words[start : start + _RUN]) for start in range(max(1, len(words) - _RUN + 1)))
     minhash.update_batch([run.encode('utf-8', 'surrogatepass') for run in runs])
     return minhash
 

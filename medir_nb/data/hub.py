@@ -19,14 +19,16 @@ from .task_folders import sentence_pair_task
 # %% ../../nbs/01_data/06_hub.ipynb #2000115c
 def _load_fault(error: Exception, hub: str, part: str, revision: str | None, is_local: bool) -> MedirError:
     "The one line for a data set that does not load; `part`: configuration and split."
-    said, words = str(error), str(error).lower()
+    said = str(error)
     if 'scripts are no longer supported' in said:
         fix = 'name a revision with data files in the registry row'
         return MedirError('this revision is a script, which datasets no longer runs', hub, fix)
     if is_local or 'nknown split' in said:
         what = f'{part} does not load ({" ".join(said.split())[:160]})'
         return MedirError(what, hub, 'check the configurations and splits of the data set')
-    if isinstance(error, ValueError) and 'config' in words and 'not found' in words and 'cache' not in words:
+    words = said.lower()
+    is_about_config = 'config' in words and 'not found' in words and 'cache' not in words
+    if isinstance(error, ValueError) and is_about_config:
         config, _, split = part.rpartition('/')
         what = f'no configuration {config!r} with split {split!r} ({said.splitlines()[0][:120]})'
         return MedirError(what, hub, 'name the configurations in the registry row')
@@ -75,7 +77,8 @@ def _nested_records(rows, part: str):
     for row, where in rows:
         texts = first_value(row, ('query' if part == 'queries' else 'candidates',), where)
         if part == 'queries':
-            texts = [texts if isinstance(texts, dict) else {'doc_id': row.get('doc_id'), 'abstract': texts}]
+            query = texts
+            texts = [query if isinstance(query, dict) else {'doc_id': row.get('doc_id'), 'abstract': query}]
         for text in texts:
             doc_id = str(first_value(text, ('doc_id', 'corpus_id'), where))
             yield doc_id, text.get('title') or '', text.get('abstract') or '', where

@@ -111,11 +111,12 @@ def known_language(
     where: str = '',  # what the texts are, for messages
 ) -> str:
     "The language of texts, if an analyzer or encoder here knows it; it is told, unless plainly English or Chinese."
-    texts, called = list(texts), where or 'the text'
+    texts = list(texts)
     language = detect_language(texts)
     what = f'no analyzer or encoder here knows {language_row(language).name}'
     check(language in known_languages(), what, where, 'name --lang en to have it read as English all the same')
-    shares, read = language_shares(texts), f'read as {language_name(language)}, --lang names another'
+    shares, called = language_shares(texts), where or 'the text'
+    read = f'read as {language_name(language)}, --lang names another'
     if not shares:
         note(f'{called}: the language is uncertain; {read}')
     elif any(share >= _MIXED for code, share in shares.items() if code != language):

@@ -58,7 +58,7 @@ def _address(task, subset: str, split: str) -> str:
 _USUAL = ('english', 'en', 'eng', 'test', 'all')  # a part that most readers mean, for an example
 
 
-def _chosen_part(task, parts: list[str], subset: str | None, split: str | None) -> tuple[str, ...]:
+def _chosen_part(task, parts: list[str], subset: str | None, split: str | None) -> tuple[str, str]:
     "The subset and the split that an address and arguments name together."
     subsets, splits, rest = _subsets(task), _splits(task), list(parts)
     where = '/'.join([f'mteb:{task.metadata.name}', *parts])
@@ -94,8 +94,8 @@ def _read_at(data: dict, where: str) -> dict:
     hub, commit = data['path'], data['revision']
     if not is_commit(commit):
         branch = '' if commit == 'main' else commit
-        is_known = recorded_commit(f'{hub}@{branch}' if branch else hub, 'dataset')
-        is_known = is_known or cached_commit(hub, 'dataset', branch)
+        name = f'{hub}@{branch}' if branch else hub
+        is_known = recorded_commit(name, 'dataset') or cached_commit(hub, 'dataset', branch)
         if not is_known and (cause := unreachable()):
             raise hub_error(Unreachable(cause), hub, hub, commit, where, 'dataset')
         commit = named_commit(hub, branch, where, 'dataset')
@@ -152,33 +152,44 @@ def _query_row(row: dict) -> dict:
 _MEASURES = {'ndcg': 'nDCG', 'map': 'AP', 'mrr': 'RR', 'recall': 'R', 'precision': 'P', 'hit_rate': 'Success'}
 
 
-def _stated(metadata) -> dict:
-    "The prompt of a whole task, and its main measure before the usual ones where it is one of ours, as fields."
+def _instructions(metadata) -> dict:
+    "The prompt of a whole task as `instructions` of a `Task`."
     prompt = getattr(metadata, 'prompt', None)
     told = prompt.get('query') if isinstance(prompt, dict) else prompt
-    stated = {'instructions': {'default': told} if told else {}}
+    return {'default': told} if told else {}
+
+
+def _measures(metadata) -> dict:
+    "The main measure of a task before the usual ones, as a field of a `Task`; nothing where it is none of ours."
     name, _, cutoff = getattr(metadata, 'main_score', '').rpartition('_at_')
-    if name in _MEASURES:
-        main = f'{_MEASURES[name]}@{cutoff}'
-        stated['measures'] = (main, *(measure for measure in Task.measures if measure != main))
-    return stated
+    if name not in _MEASURES:
+        return {}
+    main = f'{_MEASURES[name]}@{cutoff}'
+    return {'measures': (main, *(measure for measure in Task.measures if measure != main))}
+
+# %% ../../nbs/01_data/07_mteb_tasks.ipynb #843e081a
+def _suite_members(name: str) -> list | None:
+    "The task objects of a benchmark of mteb, or of a task that is several; None where `name` is neither."
+    mteb = _mteb_library()
+    try:
+        return list(mteb.get_benchmark(name).tasks)
+    except KeyError:
+        pass
+    try:
+        task = mteb.get_task(name)
+    except KeyError:
+        return None
+    return list(task.metadata.tasks) if task.is_aggregate else None
 
 # %% ../../nbs/01_data/07_mteb_tasks.ipynb #fcaaa721
 def suite_tasks(
     name: str,  # of a benchmark of mteb, or of a task that is several
 ) -> tuple[list[str], dict[str, str]] | None:
     "The addresses of the tasks of a suite, and `mteb:NAME` → why it is not read; None where `name` is no suite."
-    mteb, addresses, unread = _mteb_library(), [], {}
-    try:
-        members = mteb.get_benchmark(name).tasks
-    except KeyError:
-        try:
-            whole = mteb.get_task(name)
-        except KeyError:
-            return None
-        if not whole.is_aggregate:
-            return None
-        members = whole.metadata.tasks
+    members = _suite_members(name)
+    if members is None:
+        return None
+    addresses, unread = [], {}
     for task in members:
         if why := _why_not_read(task.metadata):
             unread[f'mteb:{task.metadata.name}'] = why
@@ -248,8 +259,8 @@ def load_mteb(
         changes = {'dataset': data, 'eval_splits': [split], 'eval_langs': languages}
         task.metadata, task.hf_subsets = metadata.model_copy(update=changes), [subset]
     part = _loaded_part(task, subset, split, metadata.dataset, name)
-    fields = {'revision': str(data.get('revision') or ''), **_stated(metadata), 'split': split, **fields}
+    own = {'revision': str(data.get('revision') or ''), 'instructions': _instructions(metadata), 'split': split}
     if getattr(metadata, 'type', '') == 'STS' or 'sentence1' in getattr(part, 'column_names', ()):
-        of_pairs = {key: value for key, value in fields.items() if key not in ('allow_unknown_qrels', 'measures')}
-        return _pair_task(task, part, name, **of_pairs)
-    return _search_task(part, name, **fields)
+        known = {key: value for key, value in fields.items() if key != 'allow_unknown_qrels'}
+        return _pair_task(task, part, name, **{**own, **known})
+    return _search_task(part, name, **{**own, **_measures(metadata), **fields})

@@ -45,7 +45,8 @@ def docx_documents(path: Path):
     "The one document of a Word file, its paragraphs and tables as Markdown."
     from docx import Document as WordFile
 
-    file, blocks = WordFile(io.BytesIO(file_bytes(path))), []
+    file = WordFile(io.BytesIO(file_bytes(path)))
+    blocks = []
     _raise_powers(file.element, lambda properties: properties.superscript)
     for block in file.iter_inner_content():
         if hasattr(block, 'rows'):
@@ -54,7 +55,8 @@ def docx_documents(path: Path):
         level = re.fullmatch(r'(?:Heading|heading) (\d)|(Title)', (block.style and block.style.name) or '')
         text = block.text.strip()
         blocks.append(f'{"#" * min(6, int(level[1] or 1))} {text}' if level and text else text)
-    about, text = file.core_properties, '\n\n'.join(filter(None, blocks))
+    about = file.core_properties
+    text = '\n\n'.join(filter(None, blocks))
     yield markdown_document(path, text, about.title or '', _office_fields(about))
 
 # %% ../../nbs/01_data/18_office.ipynb #5574d598
@@ -175,7 +177,8 @@ def eml_documents(path: Path):
     from email import message_from_bytes, policy
 
     file_text(path)  # refuses what is no text
-    message, fix = message_from_bytes(file_bytes(path), policy=policy.default), 'save the message again as .eml'
+    message = message_from_bytes(file_bytes(path), policy=policy.default)
+    fix = 'save the message again as .eml'
     check(message.keys() and not message.defects, 'no e-mail, or a damaged one', path, fix)
     check({'from', 'to', 'subject', 'date'} & {name.lower() for name, _ in message.items()}, 'no e-mail', path, fix)
     body = message.get_body(('plain', 'html'))

@@ -48,10 +48,11 @@ def ontology_name(text: str) -> str:
 # %% ../../nbs/01_data/08_ontology.ipynb #f2579db1
 def read_obo(path: str | Path) -> tuple[dict[str, HpoTerm], str]:
     "Live terms of an OBO file by id, and its data version."
-    text, terms = Path(path).read_text(encoding='utf-8'), {}
+    text = Path(path).read_text(encoding='utf-8')
+    terms = {}
     for stanza in STANZA.findall(text):
         if not re.search(r'^is_obsolete: true', stanza, re.M):
-            [term_id] = tag_values(stanza, 'id', r'(\S+)')[:1]
+            term_id = tag_values(stanza, 'id', r'(\S+)')[0]
             terms[term_id] = HpoTerm(
                 id=term_id,
                 name=tag_values(stanza, 'name', r'(.*)')[0],
@@ -142,7 +143,8 @@ def _lay_frames(tree: _Tree, wordings: list, document_ids: list) -> tuple[list, 
     for term_id, wording in wordings:
         query_id = f'{term_id}#{terms[term_id].lay.index(wording)}'
         queries.append({'id': query_id, 'text': wording})
-        for doc_id, grade in {term_id: 2, **dict.fromkeys(tree.near(term_id), 1)}.items():
+        grades = dict.fromkeys([term_id, *tree.near(term_id)], 1) | {term_id: 2}
+        for doc_id, grade in grades.items():
             if doc_id in known_ids:
                 qrels.append({'query_id': query_id, 'doc_id': doc_id, 'relevance': grade})
     return [{'id': term_id, 'text': terms[term_id].definition} for term_id in document_ids], queries, qrels
@@ -298,12 +300,13 @@ def hpo_overlap(
 # %% ../../nbs/01_data/08_ontology.ipynb #29ef0db3
 def _ancestor_matrix(tree: _Tree, ids, findings: dict):
     "A sparse matrix: a row for each of `ids`, a one for each term that its findings imply."
-    from sklearn.preprocessing import MultiLabelBinarizer
+    from scipy.sparse import csr_matrix
 
-    binarizer = MultiLabelBinarizer(classes=list(tree.terms), sparse_output=True)
-    matrix = binarizer.fit_transform([tree.ancestors(findings[i]) for i in ids]).astype(float)
-    matrix.sort_indices()
-    return matrix
+    column = {term_id: i for i, term_id in enumerate(tree.terms)}
+    above = [sorted(column[term_id] for term_id in tree.ancestors(findings[i])) for i in ids]
+    lengths = list(map(len, above))
+    cells = np.ones(sum(lengths)), np.concatenate(above), np.cumsum([0, *lengths])
+    return csr_matrix(cells, (len(ids), len(tree.terms)))
 
 
 def _shared_information(queries, documents) -> np.ndarray:

@@ -10,7 +10,6 @@ import io
 import logging
 import re
 from collections import Counter
-from itertools import groupby
 from pathlib import Path
 from ..core import check
 from .documents import Document, file_bytes, stem_of
@@ -40,22 +39,27 @@ def without_running_lines(pages: list[list[str]]) -> list[list[str]]:
         for page, shapes_of in zip(pages, shapes, strict=True)
     ]
 
-# %% ../../nbs/01_data/16_pages.ipynb #44533ffc
+# %% ../../nbs/01_data/16_pages.ipynb #fbbfcc52
 _LEAST_LINES, _LEAST_WORDS = 6, 4  # that stand side by side; words of such half lines
 
 
+def gutter_of(lines: list[str]) -> int:
+    "The place between two columns; 0 where there is one."
+    width = max(map(len, lines), default=0)
+    best = (0, 0)
+    for place in range(width // 3, 2 * width // 3):
+        free = [line for line in lines if line[place - 1 : place + 1].strip() == '']
+        both = [line for line in free if line[:place].strip() and line[place:].strip()]
+        crossing = len(lines) - len(free)
+        words = sorted(min(len(line[:place].split()), len(line[place:].split())) for line in both)
+        if len(both) >= _LEAST_LINES and 4 * crossing <= len(both) and words[len(words) // 2] >= _LEAST_WORDS:
+            best = max(best, (len(both) - crossing, place))
+    return best[1]
+
+# %% ../../nbs/01_data/16_pages.ipynb #44533ffc
 def in_reading_order(lines: list[str]) -> list[str]:
     "The lines of a page, those of a left column before those of a right one."
-    filled, best, gutter = [line for line in lines if line.strip()], 0, 0
-    width = max(map(len, filled), default=0)
-    for place in range(width // 3, 2 * width // 3):
-        free = [line for line in filled if line[place - 1 : place + 1].strip() == '']
-        both = [(line[:place].split(), line[place:].split()) for line in free]
-        both = [sides for sides in both if all(sides)]
-        crossing, words = len(filled) - len(free), sorted(min(map(len, sides)) for sides in both)
-        is_gutter = len(both) >= _LEAST_LINES and 4 * crossing <= len(both) and words[len(words) // 2] >= _LEAST_WORDS
-        if is_gutter and len(both) - crossing >= best:
-            best, gutter = len(both) - crossing, place
+    gutter = gutter_of([line for line in lines if line.strip()])
     if not gutter:
         return lines
     ordered, left, right = [], [], []
@@ -121,6 +125,7 @@ def paragraphs(lines: list[str], hyphenated: set = frozenset()) -> list[str]:
 
 # %% ../../nbs/01_data/16_pages.ipynb #fa9f2f00
 _LEAST_SEEN = 0.9  # share of the signs of the plain reading
+_END = 4096  # bytes in which the mark of the end stands
 
 
 def _page_lines(page) -> list[str]:
@@ -139,7 +144,7 @@ def _opened_pdf(path: Path):
 
     logging.getLogger('pypdf').setLevel(logging.CRITICAL)  # each fault is told once, by whoever catches it
     raw = file_bytes(path)
-    check(b'%%EOF' in raw[-4096:], 'the end of the PDF is missing', path, 'fetch or save it again')
+    check(b'%%EOF' in raw[-_END:], 'the end of the PDF is missing', path, 'fetch or save it again')
     reader = PdfReader(io.BytesIO(raw))
     try:
         is_open = not reader.is_encrypted or reader.decrypt('')
@@ -190,8 +195,13 @@ def _page_texts(reader) -> list[str]:
 
 def numbers_text(numbers: list[int]) -> str:
     "Numbers with their runs joined: 3, 5-7."
-    runs = [[n for _, n in run] for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])]
-    return ', '.join(str(run[0]) if len(run) == 1 else f'{run[0]}-{run[-1]}' for run in runs)
+    runs = []
+    for n in numbers:
+        if runs and n == runs[-1][1] + 1:
+            runs[-1][1] = n
+        else:
+            runs.append([n, n])
+    return ', '.join(str(a) if a == b else f'{a}-{b}' for a, b in runs)
 
 # %% ../../nbs/01_data/16_pages.ipynb #139fecc0
 def _about(reader) -> dict:

@@ -7,6 +7,7 @@ __all__ = ['PassageSplitter', 'parse_windows']
 
 # %% ../../nbs/01_data/02_passage_splitter.ipynb #15cde382
 import re
+from bisect import bisect_right
 from collections import Counter, namedtuple
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
@@ -62,10 +63,21 @@ class PassageSplitter:
         "What decides the passages themselves."
         return self.unit, self.size, self.overlap, self.cuts, self.context
 
-# %% ../../nbs/01_data/02_passage_splitter.ipynb #9e7e4f42
+# %% ../../nbs/01_data/02_passage_splitter.ipynb #7a7719fe
 _EXAMPLE = 'write tokens=200,overlap=25 or sentences=8,context=headings,score=mean,k=3, or none'
 
 
+def _typed(text: str) -> dict:
+    "The settings in `name=value,name=value`."
+    settings = {}
+    for part in filter(None, (part.strip() for part in text.split(','))):
+        name, equals, value = (side.strip() for side in part.partition('='))
+        check(equals, f'{part!r} is no name=value', 'passages', _EXAMPLE)
+        check(name not in settings, f'{name} stands twice', 'passages', 'write it once')
+        settings[name] = int(value) if re.fullmatch('[0-9]{1,9}', value) else value
+    return settings
+
+# %% ../../nbs/01_data/02_passage_splitter.ipynb #9e7e4f42
 def parse_windows(
     said,  # text, a mapping, a `PassageSplitter`, or nothing
 ) -> PassageSplitter | None:
@@ -73,12 +85,7 @@ def parse_windows(
     if isinstance(said, PassageSplitter) or not said or said == 'none':
         return said if isinstance(said, PassageSplitter) else None
     check(isinstance(said, (str, dict)), f'{said!r} says nothing of passages', 'passages', _EXAMPLE)
-    settings = dict(said) if isinstance(said, dict) else {}
-    for part in filter(None, (part.strip() for part in said.split(','))) if isinstance(said, str) else ():
-        name, equals, value = (side.strip() for side in part.partition('='))
-        check(equals, f'{part!r} is no name=value', 'passages', _EXAMPLE)
-        check(name not in settings, f'{name} stands twice', 'passages', 'write it once')
-        settings[name] = int(value) if re.fullmatch('[0-9]{1,9}', value) else value
+    settings = _typed(said) if isinstance(said, str) else dict(said)
     units = [unit for unit in _OPTIONS['unit'] if unit in settings]
     check(len(units) < 2, 'they are cut by tokens and by sentences', 'passages', 'write one of the two')
     if units:
@@ -210,7 +217,7 @@ def _structure_spans(pieces: list[Piece], windows: PassageSplitter) -> list[tupl
                 options.append((best[first][0] + _COST[pieces[first].cut] + (1 - size / room) ** 2, first))
         best.append(min(options))
     found, last = [], len(pieces)
-    while last:
+    while last:  # from the last passage to the first; `begin` takes in the overlap
         first = begin = best[last][1]
         while begin and pieces[begin].cut != 'heading' and ends[first] - ends[begin - 1] <= windows.overlap:
             begin -= 1
@@ -283,25 +290,30 @@ class Passages(Corpus):
 
     @cached_property
     def _bodies(self) -> list[tuple[str, int]]:
+        "The text of each passage, and its length in words."
         marks = re.compile(f'[{_NUMBERED}{_BETWEEN}]')
         bodies = (marks.sub(' ', body) for body in self.table['body'].to_pylist())
         return [(body, length_in_words(body)) for body in bodies]
+
+    def _around(self, position: int, most: int) -> tuple[int, int]:
+        "First and last (exclusive) of the passages of a document that are read together, of `most` words."
+        begin, words = position - int(self.ids[position].rpartition(_MARK)[2]) + 1, 0
+        stop = begin + self.sizes[self.documents[position]]
+        for end in range(begin, stop):
+            length = self._bodies[end][1]
+            if words and words + length > most:
+                if end > position:
+                    return begin, end
+                begin, words = end, 0
+            words += length
+        return begin, stop
 
     def rows_in_document(self, start: int, stop: int, most: int) -> list[tuple[str, str]]:
         "Titles, and passages with those around them in their document, `most` words at most, for an encoder of all."
         whole, places = self.whole or (self, np.arange(len(self)))
         rows = []
         for place in places[start:stop].tolist():
-            begin, words = place - int(whole.ids[place].rpartition(_MARK)[2]) + 1, 0
-            end = begin + whole.sizes[whole.documents[place]]
-            for number in range(begin, end):
-                length = whole._bodies[number][1]
-                if words and words + length > most:
-                    if number > place:
-                        end = number
-                        break
-                    begin, words = number, 0
-                words += length
+            begin, end = whole._around(place, most)
             around = _BETWEEN.join(body for body, _ in whole._bodies[begin:end])
             rows.append((whole.table['title'][begin].as_py(), f'{place - begin}{_NUMBERED}{around}'))
         return rows
@@ -314,11 +326,10 @@ def _context_of(title: str, begin: int, headings: list, context: str) -> str:
     "What stands before a passage that begins at `begin`."
     if context != 'headings':
         return title if context == 'title' else ''
-    above = [title]
-    for start, path in [heading for heading in headings if heading[0] <= begin][-1:]:
-        names = path.split(' > ')
-        above += names[:-1] if start == begin else names  # its own heading stands in it
-    return ' > '.join(dict.fromkeys(filter(None, above)))
+    before = headings[: bisect_right([start for start, _ in headings], begin)]
+    path = before[-1][1].split(' > ') if before else []
+    path = path[:-1] if before and before[-1][0] == begin else path  # its own heading stands in it
+    return ' > '.join(dict.fromkeys(filter(None, [title, *path])))
 
 
 def passage_records(corpus: Corpus, windows: PassageSplitter, language: str):

@@ -31,6 +31,13 @@ mechanism = registrar(MECHANISMS)
 _BEFORE, _BEHIND = f'(?<![^\\W_{CJK}])', f'(?![^\\W_{CJK}])'
 
 # %% ../../nbs/01_data/10_query_perturbations.ipynb #a25c29f7
+def _in_case_of(said: str, other: str) -> str:
+    "A wording with the capitals of the one in whose place it stands."
+    if said.isupper() and len(said) > 1:
+        return other.upper()
+    return other[:1].upper() + other[1:] if said[:1].isupper() else other
+
+
 @mechanism('pairs')
 def word_pairs(swap: dict[str, str], behind: str = _BEHIND, both: bool = True):
     "One wording of a pair in the place of the other; one with a capital is found as it is written, others in any case."
@@ -44,11 +51,7 @@ def word_pairs(swap: dict[str, str], behind: str = _BEHIND, both: bool = True):
     def wordings(text: str):
         for said in dict.fromkeys(match[0] for pattern in patterns for match in pattern.finditer(text)):
             key = said if said in other_of else said.casefold()
-            other = other_of[key]
-            if key in small and said.isupper() and len(said) > 1:  # with the capitals of the other one
-                other = other.upper()
-            elif key in small and said[:1].isupper():
-                other = other[:1].upper() + other[1:]
+            other = _in_case_of(said, other_of[key]) if key in small else other_of[key]
             if not re.search(_BEFORE + re.escape(other) + behind, text, re.IGNORECASE):
                 yield re.sub(_BEFORE + re.escape(said) + behind, lambda _, other=other: other, text)
 
@@ -76,7 +79,8 @@ def pattern_rows(*rows: tuple[str, str]):
     return lambda text: (pattern.sub(other, text) for pattern, other in compiled)
 
 # %% ../../nbs/01_data/10_query_perturbations.ipynb #a5b1745b
-_LONG_WORD = r'[^\W\d_]{%d,}'  # of so many letters
+_WORD = r'[^\W\d_]{%d,}'  # of so many letters
+_LONG_WORD = 6  # letters
 
 
 @mechanism('neighbours')
@@ -90,7 +94,7 @@ def neighbour_keys(*rows: str):
                 beside[above] += key
 
     def wordings(text: str):
-        for word in re.finditer(_LONG_WORD % 6, text):
+        for word in re.finditer(_WORD % _LONG_WORD, text):
             for place in range(word.start() + 1, word.end()):
                 yield from (text[:place] + key + text[place + 1 :] for key in beside[text[place]])
 
@@ -102,7 +106,7 @@ def dropped_letters(shortest: int):
     "A word of so many letters lacks one that is not its first."
 
     def wordings(text: str):
-        for word in re.finditer(_LONG_WORD % shortest, text):
+        for word in re.finditer(_WORD % shortest, text):
             yield from (text[:place] + text[place + 1 :] for place in range(word.start() + 1, word.end()))
 
     return wordings
@@ -192,6 +196,7 @@ def named_lexicon(name: str, corpus: Corpus | None, reader: dict) -> dict[str, s
         return defined_abbreviations(text for start in blocks for text in corpus.texts(start, start + 1000))
     if name == 'reader':
         return reader
+    check(name == 'hpo', f'no lexicon {name!r}', 'stress', nearest(name, ('corpus', 'reader', 'hpo')))
     return {_small(lay): _small(term.name) for term in read_hpo()[0].values() for lay in term.lay[:1]}
 
 # %% ../../nbs/01_data/10_query_perturbations.ipynb #22f6255e
@@ -225,6 +230,17 @@ class _Row:
     languages: dict
     drops: dict | None = None
 
+# %% ../../nbs/01_data/10_query_perturbations.ipynb #d9381385
+def _lexicons(name: str, lexicon: dict, corpus: Corpus | None, reader: dict):
+    "The functions of one lexicon of a rule, each with what it leaves alone."
+    unless = lexicon.get('unless', '')
+    for kind in [kind for kind in lexicon if kind != 'unless']:
+        check(kind in MECHANISMS, f'no mechanism {kind!r}', f'rule {name}', nearest(kind, MECHANISMS))
+        given = lexicon[kind]
+        given = named_lexicon(given, corpus, reader) if isinstance(given, str) else given
+        if given:
+            yield MECHANISMS[kind](*(given if isinstance(given, list) else [given])), unless
+
 # %% ../../nbs/01_data/10_query_perturbations.ipynb #ed45d236
 def perturbations(
     language: str = 'en',
@@ -236,17 +252,10 @@ def perturbations(
     known, rules = registry('stress'), {}
     for name in kinds or known:
         check(name in known, f'no kind {name!r}', 'stress', nearest(name, known))
-        row, lexicons = known[name], []
+        row = known[name]
         check_row(_Row, row, f'rule {name}')
-        for lexicon in [row['languages'][code] for code in ('any', language) if code in row['languages']]:
-            for kind, given in lexicon.items():
-                if kind == 'unless':
-                    continue
-                check(kind in MECHANISMS, f'no mechanism {kind!r}', f'rule {name}', nearest(kind, MECHANISMS))
-                given = named_lexicon(given, corpus, pairs or {}) if isinstance(given, str) else given
-                if given:
-                    make = MECHANISMS[kind](*(given if isinstance(given, list) else [given]))
-                    lexicons.append((make, lexicon.get('unless', '')))
+        of_language = [row['languages'][code] for code in ('any', language) if code in row['languages']]
+        lexicons = [each for lexicon in of_language for each in _lexicons(name, lexicon, corpus, pairs or {})]
         if lexicons and language not in row.get('drops', ()):
             rules[name] = Perturbation(name, row['must'], row['holds'], tuple(lexicons))
     return rules
@@ -268,18 +277,24 @@ def perturbed_task(task: Task, rule: Perturbation, seed: int = 0) -> Task | None
     frames = {name: f if f is None else f[f.query_id.isin(kept)] for name, f in frames.items()}
     return replace(task, queries=type(task.queries)(table), **frames, registered=False)
 
-# %% ../../nbs/01_data/10_query_perturbations.ipynb #87b99ecd
+# %% ../../nbs/01_data/10_query_perturbations.ipynb #d8ffd6eb
 _KINDS = ('side', 'hyper and hypo', 'increase and decrease', 'course')  # of `registry/stress.yaml`
 
 
+def term_wordings() -> dict[str, str]:
+    "Name or exact synonym, in small letters → id of its term; of terms with a definition, names first."
+    ids = {term.name: term.id for term in hpo_terms('all')}
+    found = {name.casefold(): term_id for name, term_id in ids.items()}
+    for name, *others in vocabulary('hpo').terms:
+        for other in others if name in ids else ():
+            found.setdefault(other.casefold(), ids[name])
+    return found
+
+# %% ../../nbs/01_data/10_query_perturbations.ipynb #87b99ecd
 def opposite_terms() -> dict[tuple[str, str], str]:
     "(id, id of the opposite) → the rule that makes one of the other; the smaller id first."
-    terms, rules, pairs = hpo_terms('all'), perturbations('en', kinds=_KINDS), {}
-    by_name, parents = {term.name: term.id for term in terms}, {term.id: term.parents for term in terms}
-    ids = {name.casefold(): term_id for name, term_id in by_name.items()}  # names, then exact synonyms
-    for name, *others in vocabulary('hpo').terms:
-        for other in others if name in by_name else ():
-            ids.setdefault(other.casefold(), by_name[name])
+    ids, parents = term_wordings(), {term.id: term.parents for term in hpo_terms('all')}
+    rules, pairs = perturbations('en', kinds=_KINDS), {}
     for wording, term_id in ids.items():
         for name, rule in rules.items():
             for other in (ids.get(changed.casefold()) for changed in rule.wordings(wording)):

@@ -40,7 +40,7 @@ class Format:
     inside: str = ''  # a folder that a zip file of this kind has
 
 # %% ../../nbs/01_data/19_raw.ipynb #ebe2e353
-_MOST_FILES, _MOST_BYTES = 10_000, 4 << 30
+_MOST_FILES, _MOST_BYTES, _SMALL = 10_000, 4 << 30, 1 << 20
 
 
 def _entries(archive) -> list[tuple]:
@@ -53,7 +53,7 @@ def _entries(archive) -> list[tuple]:
             why = 'its name leads out of the archive'
         elif entry.flag_bits & 1:
             why = 'it is encrypted'
-        elif size > _MOST_BYTES or entry.file_size > max(1 << 20, ZIP_RATIO * entry.compress_size):
+        elif size > _MOST_BYTES or entry.file_size > max(_SMALL, ZIP_RATIO * entry.compress_size):
             why = f'it swells to {entry.file_size:,} bytes from {entry.compress_size:,}'
         entries.append((entry, why))
     return entries
@@ -112,34 +112,41 @@ def holds_one_document(name: str) -> bool:
 # %% ../../nbs/01_data/19_raw.ipynb #969ed0f1
 _OLD_OFFICE = b'\xd0\xcf\x11\xe0'
 
-# %% ../../nbs/01_data/19_raw.ipynb #69ad1a15
+# %% ../../nbs/01_data/19_raw.ipynb #2f2b7721
 _MARKUP = (b'<!doctype html', b'<html')
+_HEAD = 1024  # bytes
 
 
+def _content_format(path: Path, head: bytes) -> Format | None:
+    "The format that the first bytes of a file tell; None where they tell none."
+    start = head.removeprefix(b'\xef\xbb\xbf').lstrip().lower()
+    if start.startswith(_MARKUP):
+        return _BY_SUFFIX['.html']
+    found = next((kind for kind in FORMATS if kind.begins and start.startswith(kind.begins)), None)
+    if found is not _BY_SUFFIX['.zip'] or path.name.endswith('.zip'):
+        return found
+    with zipfile.ZipFile(io.BytesIO(file_bytes(path))) as archive:
+        for entry, why in _entries(archive):
+            check(not why, f'{entry.filename} in it: {why}', path, 'open it in its program and save it again')
+        names = archive.namelist()
+    return next((kind for kind in FORMATS if kind.inside and any(n.startswith(kind.inside) for n in names)), found)
+
+# %% ../../nbs/01_data/19_raw.ipynb #69ad1a15
 def _check_content(path: Path, kind: Format):
-    "Refuse a file whose first bytes are not of what its name says."
+    "Refuse a file whose content is not what its name says."
     with opened(path) as stream:
-        head = stream.read(1024)
+        head = stream.read(_HEAD)
     fix = 'open it in its program and save it as .docx, .xlsx or .pptx without a password'
     check(not head.startswith(_OLD_OFFICE), 'an Office file of before 2007, or an encrypted one', path, fix)
-    start = head.removeprefix(b'\xef\xbb\xbf').lstrip().lower()
-    told = [known for known in FORMATS if known.begins and start.startswith(known.begins)]
-    if start.startswith(_MARKUP):
-        told = [_BY_SUFFIX['.html']]
-    if told == [_BY_SUFFIX['.zip']] and not path.name.endswith('.zip'):
-        with zipfile.ZipFile(io.BytesIO(file_bytes(path))) as archive:
-            for entry, why in _entries(archive):
-                check(not why, f'{entry.filename} in it: {why}', path, 'open it in its program and save it again')
-            names = archive.namelist()
-        told = [known for known in FORMATS if known.inside and any(n.startswith(known.inside) for n in names)] or told
-    if not told:
+    found = _content_format(path, head)
+    if found is None:
         is_free = not (kind.begins or kind.inside)
         what = f'no {kind.name.split(" ", 1)[-1]}, though its name says so'
         check(is_free, what, path, 'fetch it again, or leave it out')
-    elif told[0] is not kind and kind.read is not xml_documents:
-        right = typed(path.with_suffix(told[0].suffixes[0]).name)
+    elif found is not kind and kind.read is not xml_documents:
+        right = typed(path.with_suffix(found.suffixes[0]).name)
         fix = f'rename it: mv {typed(path.name)} {right}'
-        raise MedirError(f'{told[0].name} by its content, {kind.name} by its name', path, fix)
+        raise MedirError(f'{found.name} by its content, {kind.name} by its name', path, fix)
 
 # %% ../../nbs/01_data/19_raw.ipynb #09fcf43b
 def document_files(source: str | Path) -> tuple[list[Path], list[Path], list[OSError]]:
@@ -179,7 +186,11 @@ def _part_items(part: Part, shown: str, more: dict, depth: int):
         file.write_bytes(part.content)
         for item in read_file(file, more, name, depth + 1):
             where = str(item.where).replace(str(file), name)
-            yield MedirError(item.what, where, item.fix) if isinstance(item, MedirError) else item._replace(where=where)
+            if isinstance(item, MedirError):
+                item.where = where
+                yield item
+            else:
+                yield item._replace(where=where)
 
 # %% ../../nbs/01_data/19_raw.ipynb #7b2edbda
 def _rows_beside_xml(items, shown: str, newest: dict):
@@ -195,8 +206,13 @@ def _rows_beside_xml(items, shown: str, newest: dict):
         note(f'{shown}: {said} left out: XML files beside it have the same PMID or PMCID')
 
 # %% ../../nbs/01_data/19_raw.ipynb #0593dbac
-def read_file(path: Path, more: dict | None = None, shown: str = '', depth: int = 0) -> Iterable[Document | MedirError]:
-    "The documents of a file and its faults; `more`: columns, newest citations; `shown`: its name; `depth`: in others."
+def read_file(
+    path: Path,
+    more: dict | None = None,  # columns and newest citations, for the readers that take them
+    shown: str = '',  # the name that documents have as their source; default: the path
+    depth: int = 0,  # of the file in others
+) -> Iterable[Document | MedirError]:
+    "The documents of a file, and the faults of what could not be read of it."
     kind, shown, more = format_of(path), shown or str(path), more or {}
     try:
         _check_content(path, kind)

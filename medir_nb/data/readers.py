@@ -30,27 +30,40 @@ def opened(path: Path):
         raise MedirError(f'it cannot be read ({e.strerror or e})', path, 'check the file') from None
 
 # %% ../../nbs/01_data/01_readers.ipynb #862ad965
-def text_lines(path: Path, offset: int = 0, first: int = 1):
-    "Non-empty lines of a text file (`.gz` too) with their place `path:line`, from `offset` bytes and line `first` on."
+def _decoded(raw: bytes, number: int, path: Path) -> str:
+    "The text of a line; only the first may begin with a byte-order mark."
+    try:
+        text, place = raw.decode('utf-8-sig' if number == 1 else 'utf-8'), 'zero bytes'
+    except UnicodeDecodeError as e:
+        text, place = None, f'byte {e.start} of the line'
+    if text is not None and '\0' not in text:
+        return text
+    with opened(path) as stream:
+        head = stream.read(HEAD)
+    if text is not None and not encoding_of(head).startswith('utf-16'):
+        return text
+    raise not_utf8(path, head, place, f'{path}:{number}', raw)
+
+
+def text_lines(
+    path: Path,
+    offset: int = 0,  # bytes that are passed over
+    first: int = 1,  # the number of the line that follows them
+):
+    "Non-empty lines of a text file (`.gz` too) with their place `path:line`."
     with opened(path) as stream:
         stream.seek(offset)
         for number, raw in enumerate(stream, first):
-            where, place = f'{path}:{number}', 'zero bytes'
-            try:
-                line = raw.decode('utf-8-sig' if number == 1 else 'utf-8')  # the first may begin with a byte-order mark
-            except UnicodeDecodeError as e:
-                line, place = '', f'byte {e.start} of the line'
-            if '\0' in line or place != 'zero bytes':
-                with opened(path) as again:
-                    head = again.read(HEAD)
-                if not line or encoding_of(head).startswith('utf-16'):
-                    raise not_utf8(path, head, place, where, raw)
+            line = _decoded(raw, number, path)
             if line.strip():
-                yield line.rstrip('\r\n'), where
+                yield line.rstrip('\r\n'), f'{path}:{number}'
 
 # %% ../../nbs/01_data/01_readers.ipynb #366ee3ec
-def json_lines(path: Path, lines=None):
-    "JSON objects of a `.jsonl` file with their place; `lines`: with their places, where the file is not UTF-8."
+def json_lines(
+    path: Path,
+    lines=None,  # with their places; default: those of the file, which is UTF-8
+):
+    "JSON objects of a `.jsonl` file with their place."
     for line, where in lines or text_lines(path):
         row = parse_json(line, where, 'mend or remove the line')
         if '\\ud' in line.lower():
@@ -69,7 +82,8 @@ def first_value(row: dict, names: tuple, where: str, default=None):
             return row[name]
     if default is not None:
         return default
-    plain, fix = names[0].strip('_'), f'add it, or rename the field to {names[0]!r}'
+    plain = names[0].strip('_')
+    fix = f'add it, or rename the field to {names[0]!r}'
     if re.search(r' row \d+$', where):  # of a data frame
         fix = f"rename a column, as in frame.rename(columns={{'NAME': {plain!r}}})"
     elif names[0] in ('_id', 'title', 'text'):
@@ -164,10 +178,8 @@ def read_grade(value, where: str) -> int:
     return int(float(text))
 
 # %% ../../nbs/01_data/01_readers.ipynb #d0883641
-_QUERY, _DOCUMENT = (
-    ('query-id', 'query_id', 'q_id', 'qid'),
-    ('corpus-id', 'doc_id', 'p_id', 'cand_id', 'docid', 'docno'),
-)
+_QUERY = ('query-id', 'query_id', 'q_id', 'qid')
+_DOCUMENT = ('corpus-id', 'doc_id', 'p_id', 'cand_id', 'docid', 'docno')
 
 
 def judgement_frame(judged) -> pd.DataFrame:
@@ -206,6 +218,17 @@ def _text_qrels(path: Path):
         query_id, doc_id, grade = cells if len(cells) == 3 else (cells[0], cells[2], cells[3])
         yield query_id.strip(' '), doc_id.strip(' '), grade, where
 
+# %% ../../nbs/01_data/01_readers.ipynb #f3c04db1
+def _refuse_contradictions(frame: pd.DataFrame):
+    "Refuse a query and a document that are judged twice with different grades."
+    grades = frame.groupby(['query_id', 'doc_id'], sort=False).relevance.nunique()
+    if not (grades > 1).any():
+        return
+    query_id, doc_id = grades[grades > 1].index[0]
+    places = frame[(frame.query_id == query_id) & (frame.doc_id == doc_id)]['where']
+    what = f'query {query_id!r} and document {doc_id!r} are judged twice with different grades'
+    raise MedirError(what, places.iloc[-1], 'keep one of the two')
+
 # %% ../../nbs/01_data/01_readers.ipynb #167d8965
 def read_judgements(path: str | Path) -> pd.DataFrame:
     "Like `read_qrels`, and nothing need be relevant."
@@ -216,15 +239,8 @@ def read_judgements(path: str | Path) -> pd.DataFrame:
     check(judgements, 'no judgements', path, 'a qrels file needs at least one line')
     frame = pd.DataFrame(judgements, columns=['query_id', 'doc_id', 'relevance', 'where'])
     frame['relevance'] = np.array([read_grade(grade, where) for _, _, grade, where in judgements], dtype=np.int64)
-    again = frame.duplicated(['query_id', 'doc_id'])
-    if again.any():
-        pair = frame.groupby(['query_id', 'doc_id'], sort=False)
-        odd = frame[pair.relevance.transform('nunique') > 1]
-        for query_id, doc_id, _, _ in odd.values[:1]:
-            places = odd[(odd.query_id == query_id) & (odd.doc_id == doc_id)]['where']
-            what = f'query {query_id!r} and document {doc_id!r} are judged twice with different grades'
-            raise MedirError(what, places.iloc[-1], 'keep one of the two')
-    frame = frame[~again].reset_index(drop=True)
+    _refuse_contradictions(frame)
+    frame = frame[~frame.duplicated(['query_id', 'doc_id'])].reset_index(drop=True)
     frame.attrs['where'] = frame.pop('where').tolist()
     return frame
 

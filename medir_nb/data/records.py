@@ -21,21 +21,31 @@ def _header(cells: list) -> list[str]:
     names = [str(cell).strip() if cell is not None else '' for cell in cells]
     return [usual.get(name.lower(), name) or f'column {place}' for place, name in enumerate(names, 1)]
 
+# %% ../../nbs/01_data/15_records.ipynb #589df8fd
+def _filled(cells, header: list[str], where: str) -> dict:
+    "The cells of a row by column, without empty ones."
+    cells = list(cells)
+    while len(cells) > len(header) and cells[-1] in (None, ''):
+        cells.pop()
+    what = f'{len(cells)} cells in a row of a table with {len(header)} columns'
+    check(len(cells) <= len(header), what, where, 'put the cell with the delimiter in quotes, or mend the row')
+    return {name: cell for name, cell in zip(header, cells, strict=False) if cell not in (None, '')}
+
 # %% ../../nbs/01_data/15_records.ipynb #ea0f9415
-def table_documents(rows, path: Path, columns: dict | None = None, metadata: dict | None = None):
-    "The documents of `(cells, where)` of a table, the first with the names of the columns; `metadata` is of all."
-    rows, named, found = iter(rows), column_names(columns or {}), 0
+def table_documents(
+    rows,  # of `(cells, where)`, the first with the names of the columns
+    path: Path,
+    columns: dict | None = None,  # id | title | text → column, or several as A+B
+    metadata: dict | None = None,  # of all rows
+):
+    "The documents of the rows of a table."
+    rows, named = iter(rows), column_names(columns or {})
     header = _header(next(rows, ([], ''))[0])
     check(len(set(header)) == len(header), 'two columns have the same name', path, 'rename one of them')
     has_text = bool(columns and 'text' in columns) or bool({*named['text']} & {*header})
+    found = 0
     for cells, where in rows:
-        cells = list(cells)
-        while len(cells) > len(header) and cells[-1] in (None, ''):
-            cells.pop()
-        what = f'{len(cells)} cells in a row of a table with {len(header)} columns'
-        check(len(cells) <= len(header), what, where, 'put the cell with the delimiter in quotes, or mend the row')
-        row = {name: cell for name, cell in zip(header, cells, strict=False) if cell not in (None, '')}
-        if row:
+        if row := _filled(cells, header, where):
             found += 1
             if not has_text:
                 row['text'] = '\n'.join(f'{name}: {cell}' for name, cell in row.items() if name not in named['id'])
@@ -83,7 +93,7 @@ def parquet_documents(path: Path, columns: dict | None = None, first: int = 0, r
     file, names, start = pq.ParquetFile(path), column_names(columns or {}), 0
     stop = file.metadata.num_rows if rows is None else first + rows
     for group in range(file.num_row_groups):
-        number, start = start, start + file.metadata.row_group(group).num_rows
+        number, start = start, start + file.metadata.row_group(group).num_rows  # of its first row, of the next group's
         if number >= stop or start <= first:
             continue
         for batch in file.iter_batches(1000, [group]):
@@ -155,6 +165,7 @@ def bibtex_documents(path: Path):
     check(library.entries, 'no entry of BibTeX', path, 'export it again as BibTeX')
     for entry in library.entries:
         fields = {field.key.lower(): str(field.value).strip() for field in entry.fields}
-        title, text, line = fields.pop('title', ''), fields.pop('abstract', ''), entry.start_line + 1
+        title, text = fields.pop('title', ''), fields.pop('abstract', '')
+        line = entry.start_line + 1
         told = metadata | {'type': entry.entry_type} | fields
         yield Document(entry.key or f'{path.name}:{line}', title, text, '', f'{path}:{line}', told)

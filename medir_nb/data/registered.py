@@ -61,7 +61,7 @@ class TaskRow:
     printed_query_length: float = 0
     printed_document_length: float = 0
     query_titles: bool = False  # a query is a titled text and read whole
-    relevant_from: Annotated[int, Field(ge=1)] = 1  # the least grade that AP, R, P, RR, Success count; nDCG: as it is
+    relevant_from: Annotated[int, Field(ge=1)] = 1  # least grade in AP, R, P, RR, Success; nDCG takes them as they are
     labels: str = ''  # column of the queries that names a body system
     group: str = ''  # column group of the paper's tables
     family: str = ''  # prompt family
@@ -161,7 +161,7 @@ def _row_folder(name: str, row: dict) -> tuple[Path | None, str]:
 
 # %% ../../nbs/01_data/11_registered.ipynb #fa87f130
 def _labels(name: str, row: dict, folder: Path | None) -> dict:
-    "Query id → what the column of labels says, where it does; of several, all."
+    "Query id → the value of the column of labels, where there is one; of several, all."
     if folder:
         queries = json_lines(find_file(folder, 'queries.jsonl', 'query.jsonl'))
     else:
@@ -187,17 +187,23 @@ _EMBEDDED = {
 def _hub_task(row: dict, split: str, name: str, **fields) -> Task:
     "A task of a row whose data lie on the Hub; a row whose data nobody can fetch is refused."
     if row.get('access', 'open') != 'open' or row.get('hub') in (None, UNKNOWN):
-        kind, place = MedirError if row.get('access') == 'licence' else NothingToMeasure, row.get('folder', name)
+        kind = MedirError if row.get('access') == 'licence' else NothingToMeasure
+        place = row.get('folder', name)
         missing = f'there is no folder {place} below $MEDIR_DATA, and its row names no other source'
         fix = f'put a folder with corpus.jsonl, queries.jsonl and qrels/test.tsv at $MEDIR_DATA/{place}'
         raise kind(row.get('note', missing), name, fix)
     fields |= {'kind': row.get('kind', 'retrieval'), 'qrels_hub': row.get('qrels_hub'), 'name': name}
-    own_split = None if split == row.get('split') else split
-    return load_hub(row['hub'], row_revision(name), row.get('configs'), own_split, **fields)
+    fields['split'] = None if split == row.get('split') else split
+    return load_hub(row['hub'], row_revision(name), row.get('configs'), **fields)
 
 # %% ../../nbs/01_data/11_registered.ipynb #2819e34f
-def load_registered(name: str, split: str | None = None, allow_unknown_qrels: bool = False, query_titles=None) -> Task:
-    "A registry task, checked against its row; any counts where unknown ids are allowed."
+def load_registered(
+    name: str,
+    split: str | None = None,  # default: that of the row
+    allow_unknown_qrels: bool = False,  # also: any counts
+    query_titles: bool | None = None,  # default: as the row says
+) -> Task:
+    "A registry task, checked against its row."
     row = registry('tasks')[name]
     check_task_row(name, row)
     split = split or row.get('split', 'test')

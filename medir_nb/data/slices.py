@@ -29,29 +29,34 @@ class Slice(NamedTuple):
     line: int = 1  # its number
 
 # %% ../../nbs/01_data/20_slices.ipynb #500e1ed3
+def _json_slices(path: Path, size: int) -> list[Slice]:
+    "The slices of a file of JSON lines, by its lines that are not empty."
+    begins, rows, offset = [(0, 1)], 0, 0  # offset and number of the line with which each slice begins
+    with opened(path) as stream:
+        for number, line in enumerate(stream, 1):
+            if line.strip():
+                if rows and rows % size == 0:
+                    begins.append((offset, number))
+                rows += 1
+            offset += len(line)
+    slices = _counted_slices(str(path), rows, size)
+    return [part._replace(offset=begin, line=line) for part, (begin, line) in zip(slices, begins, strict=False)]
+
+# %% ../../nbs/01_data/20_slices.ipynb #1957dc18
 def _counted_slices(source: str, rows: int, size: int) -> list[Slice]:
     "The slices of what knows how many rows it has."
     return [Slice(source, first, min(size, rows - first)) for first in range(0, rows, size)]
 
 
 def _file_slices(path: Path, size: int) -> list[Slice]:
-    "The slices of a file; one of JSON lines by its lines that are not empty."
+    "The slices of a file."
+    if path.suffix in ('.jsonl', '.ndjson'):
+        return _json_slices(path, size)
     if path.suffix == '.parquet':
         import pyarrow.parquet as pq
 
         return _counted_slices(str(path), pq.ParquetFile(path).metadata.num_rows, size)
-    if path.suffix not in ('.jsonl', '.ndjson'):
-        return [Slice(str(path))]
-    begins, rows, offset = [], 0, 0
-    with opened(path) as stream:
-        for number, line in enumerate(stream, 1):
-            if line.strip():
-                begins += [(offset, number)] if rows % size == 0 else []
-                rows += 1
-            offset += len(line)
-    begins[:1] = [(0, 1)] if begins else []
-    slices = _counted_slices(str(path), rows, size)
-    return [part._replace(offset=begin, line=line) for part, (begin, line) in zip(slices, begins, strict=True)]
+    return [Slice(str(path))]
 
 # %% ../../nbs/01_data/20_slices.ipynb #8a468fd7
 def slices_of(

@@ -82,7 +82,8 @@ def _number(value):
 def _registry_sizes(row: dict) -> dict:
     "Sizes and mean lengths as a row states them, and how many characters the printed unit of length holds."
     queries, judged = _number(row.get('queries')), _number(row.get('relevant', row.get('qrels')))
-    mean, printed = ([_number(row.get(f'{how}_{side}_length')) for side in _SIDES] for how in ('mean', 'printed'))
+    mean = [_number(row.get(f'mean_{side}_length')) for side in _SIDES]
+    printed = [_number(row.get(f'printed_{side}_length')) for side in _SIDES]
     unit = row.get('length_unit')
     sizes = {
         'queries': queries,

@@ -19,6 +19,12 @@ from .languages import language_of
 from .readers import judgement_frame, placed_rows, row_judgements, text_lines, texts_in_memory
 from .passage_splitter import Passages, PassageSplitter, expand_to_passages, passage_corpus
 
+# %% ../../nbs/01_data/04_task.ipynb #38cf179f
+def _sizes(task) -> str:
+    "How much a task holds, in words."
+    queries = counted(len(task.queries), 'query', 'queries')
+    return f'{queries}, {counted(len(task.corpus), "document")}, {counted(len(task.qrels), "judgement")}'
+
 # %% ../../nbs/01_data/04_task.ipynb #7744fe5d
 @dataclass
 class Task:
@@ -73,16 +79,20 @@ class Task:
         return replace(self, corpus=table, **listed)
 
     def __repr__(self):
-        parts = [(self.pairs, 'pair')]
-        if self.kind != 'pairs':
-            parts = [(self.queries, 'query', 'queries'), (self.corpus, 'document'), (self.qrels, 'judgement')]
-        size = ', '.join(counted(len(part), *words) for part, *words in parts)
+        size = counted(len(self.pairs), 'pair') if self.kind == 'pairs' else _sizes(self)
         cut = f'; passages {self.passages}' if self.passages else ''
         return f'Task({self.name!r}, {self.kind}, {self.split}, {self.language}: {size}{cut})'
 
 # %% ../../nbs/01_data/04_task.ipynb #227bd2a7
-def _known_rows(frame: pd.DataFrame, column: str, known_ids, allow: bool, report: dict, role: str = 'judged'):
-    "The rows whose `column` is among `known_ids`; others are refused under their `role`, or dropped and counted."
+def _known_rows(
+    frame: pd.DataFrame,
+    column: str,  # doc_id or query_id
+    known_ids,
+    allow: bool,  # drop and count what is unknown, instead of refusing it
+    report: dict,  # gets the count
+    role: str = 'judged',  # what the ids are, for the message
+) -> pd.DataFrame:
+    "The rows of `frame` whose `column` is among `known_ids`."
     is_unknown = ~frame[column].isin(known_ids)
     if not is_unknown.any():
         return frame
@@ -147,8 +157,8 @@ def _usable_pairs(kind: str, listed, queries: Queries, corpus: Corpus, qrels, al
         report['queries_without_candidates'] = len(judged_ids - set(usable.query_id))
         return usable
     both = usable.merge(qrels, on=['query_id', 'doc_id'])
-    for query_id, doc_id in zip(both.query_id, both.doc_id):
-        what = f'query {query_id!r} and document {doc_id!r} are judged and discarded'
+    if len(both):
+        what = f'query {both.query_id[0]!r} and document {both.doc_id[0]!r} are judged and discarded'
         raise MedirError(what, place, 'remove the pair from one of the two')
     report['discarded_pairs'] = len(usable)
     return usable
@@ -183,9 +193,13 @@ def build_task(
     place, allow = where or name, allow_unknown_qrels
     check(len(corpus), 'the corpus is empty', place, 'put at least one document into it')
     check(len(queries), 'there are no queries', place, 'put at least one query into it')
-    report = {'documents': len(corpus), 'empty_documents': corpus.report.get('empty_documents', 0)}
-    report |= {'repeated_document_ids': corpus.report.get('repeated_ids', 0), 'queries_in_file': len(queries)}
-    report['repeated_query_ids'] = queries.report.get('repeated_ids', 0)
+    report = {
+        'documents': len(corpus),
+        'empty_documents': corpus.report.get('empty_documents', 0),
+        'repeated_document_ids': corpus.report.get('repeated_ids', 0),
+        'queries_in_file': len(queries),
+        'repeated_query_ids': queries.report.get('repeated_ids', 0),
+    }
     qrels = _known_rows(qrels, 'doc_id', corpus._position.keys(), allow, report)
     qrels = _known_rows(qrels, 'query_id', queries._position.keys(), allow, report).reset_index(drop=True)
     what, fix = 'no judgement names a known query and document', 'check that qrels, queries and corpus belong together'
@@ -225,8 +239,9 @@ def task_from_frames(
         check(are_rows, f'the {what} are no rows', name, "give a data frame, or a list of {'id': …, 'text': …}")
         frame = pd.DataFrame(rows)
         for usual, others in _FRAME_NAMES[what].items():
-            named = [other for other in others if other in frame and not {usual, f'_{usual}'} & set(frame)]
-            frame = frame.rename(columns=dict.fromkeys(named[:1], usual))
+            found = [other for other in others if other in frame]
+            if found and not {usual, f'_{usual}'} & set(frame):
+                frame = frame.rename(columns={found[0]: usual})
         tables[what] = frame.to_dict('records')
     query_table = texts_in_memory(tables['queries'], f'{name} queries', Queries)
     corpus_table = texts_in_memory(tables['corpus'], f'{name} corpus')
@@ -238,7 +253,8 @@ def pool_tasks(tasks: list[Task]) -> list[Task]:
     "Each of `tasks` on the corpus of all, as `NAME[pooled]`; document ids are `NAME/ID`."
     import pyarrow as pa
 
-    names, tables, pooled = [task.name for task in tasks], [], []
+    names = [task.name for task in tasks]
+    tables, pooled = [], []
     for name, task in zip(names, tasks, strict=True):
         check(names.count(name) == 1, f'two tasks are called {name!r}', 'pool_tasks', 'name each of them once')
         ids = pa.array([f'{name}/{doc_id}' for doc_id in task.corpus.ids], pa.large_string())
@@ -287,7 +303,8 @@ def limit_task(
     name = f'{task.name}[limit={limit}]'
     if task.kind == 'pairs':
         return replace(task, name=name, pairs=task.pairs.head(limit), registered=False)
-    judged, query_ids, doc_ids = task.qrels.groupby('query_id').doc_id.apply(list), [], {}
+    judged = task.qrels.groupby('query_id').doc_id.apply(list).to_dict()
+    query_ids, doc_ids = [], {}  # the first queries whose judged documents fit, and these (the keys, in order)
     for query_id in task.queries.ids:
         more = {**doc_ids, **dict.fromkeys(judged[query_id])}
         if len(more) > limit:

@@ -27,10 +27,16 @@ from .passage_splitter import PassageSplitter, parse_windows
 
 # %% ../../nbs/01_data/05_task_folders.ipynb #bebcfd79
 def sentence_pair_task(
-    path: Path | None, split='test', rows=None, name='pairs', language=None, query_titles=False, **fields
+    path: Path | None,  # pairs.jsonl, or None where `rows` are given
+    split='test',
+    rows=None,  # of `(JSON row, where)`
+    name='pairs',
+    language=None,  # None: by the script of the sentences
+    query_titles=False,  # taken as by other loaders; sentences have no titles
+    **fields,  # of `Task`
 ) -> Task:
-    "A sentence-similarity task of pairs.jsonl, or of `(JSON row, where)`; sentences have no titles to read."
-    pairs = []
+    "A sentence-similarity task."
+    scored = []
     for row, where in rows if rows is not None else json_lines(path):
         first, second, score = (first_value(row, (part,), where) for part in ('sentence1', 'sentence2', 'score'))
         try:
@@ -39,9 +45,9 @@ def sentence_pair_task(
             number = math.nan
         is_number = math.isfinite(number)
         check(is_number, f'score {plain_text(score, where)[:60]!r} is no number', where, 'write a number')
-        pairs.append((plain_text(first, where), plain_text(second, where), number))
-    check(pairs, 'no pairs', path or name, 'put at least one pair into it')
-    pairs = pd.DataFrame(pairs, columns=['sentence1', 'sentence2', 'score'])
+        scored.append((plain_text(first, where), plain_text(second, where), number))
+    check(scored, 'no pairs', path or name, 'put at least one pair into it')
+    pairs = pd.DataFrame(scored, columns=['sentence1', 'sentence2', 'score'])
     report = {'pairs': len(pairs), 'empty_sentences': int((pairs[['sentence1', 'sentence2']] == '').sum().sum())}
     language = language or known_language(pairs.sentence1[:300], str(path or name))
     fields = {'measures': ('Spearman', 'Pearson'), 'source': str(path or ''), **fields, 'kind': 'pairs'}
@@ -128,12 +134,15 @@ def _members(archive, path: Path) -> list:
             f'swells to {entry.file_size:,} bytes from {entry.compress_size:,}': is_wanted and swells,
         }
         fix = 'unpack it yourself after a look at it, and name the folder'
-        for why in [why for why, is_so in faults.items() if is_so]:
+        if why := next((why for why, is_so in faults.items() if is_so), ''):
             raise MedirError(f'entry {entry.filename!r} {why}', path, fix)
         if is_wanted:
             names.add(name)
             members.append(entry)
     return members
+
+# %% ../../nbs/01_data/05_task_folders.ipynb #2050364b
+_BROKEN_ZIP = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, RuntimeError, ValueError)
 
 # %% ../../nbs/01_data/05_task_folders.ipynb #1aea08f0
 def _extract(path: Path, folder: Path):
@@ -147,16 +156,7 @@ def _extract(path: Path, folder: Path):
                     shutil.copyfileobj(packed, stream, 1 << 20)
             if (Path(new) / 'task').is_dir():
                 os.replace(Path(new) / 'task', folder)
-    except (
-        OSError,
-        EOFError,
-        RuntimeError,
-        ValueError,
-        zipfile.BadZipFile,
-        zlib.error,
-        lzma.LZMAError,
-        struct.error,
-    ) as e:
+    except (OSError, *_BROKEN_ZIP) as e:
         if isinstance(e, OSError) and e.errno is not None:  # else of the bzip2 reader
             what = f'it cannot be unpacked ({e.strerror})'
             raise MedirError(what, folder, 'make room, or set another home folder') from None

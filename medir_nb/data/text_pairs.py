@@ -168,7 +168,8 @@ class PairFile:
     "The rows of a file of pairs by number: `len(file)`, `file[i]`, iteration; none of them is held in memory."
 
     def __init__(self, path: str | Path):
-        self.path, fix = Path(path), 'write it by write_pairs'
+        self.path = Path(path)
+        fix = 'write it by write_pairs'
         check(self.path.is_file(), 'no such file of pairs', path, fix)
         check(self.path.stat().st_size, 'the file of pairs is empty', path, fix)
         self._starts, self.fingerprint = _line_starts(self.path)
@@ -190,6 +191,9 @@ class PairFile:
         row = parse_json(line, where, 'mend or remove the line')
         check(isinstance(row, dict), 'a line must be a JSON object', where, 'mend the line')
         return row
+
+    def __iter__(self):
+        return (self[number] for number in range(len(self)))
 
 # %% ../../nbs/01_data/21_text_pairs.ipynb #cfdb2730
 def _lines(name: str, stream: str | Callable):
@@ -223,7 +227,8 @@ def mixed_pairs(
         check(not any(map(callable, streams.values())), 'the size of a function is unknown', 'mixture', 'give weights')
         weights = {name: len(PairFile(stream)) for name, stream in streams.items()}
     _check_weights(weights, list(streams))
-    features, parts = Features({'line': Value('string'), 'stream': Value('string')}), []
+    features = Features({'line': Value('string'), 'stream': Value('string')})
+    parts = []
     for name, stream in streams.items():
         arguments = {'name': name, 'stream': stream if callable(stream) else str(stream)}
         parts.append(IterableDataset.from_generator(_lines, features=features, gen_kwargs=arguments))

@@ -65,11 +65,14 @@ def check_rule(name: str, row: dict):
         check(False, f'its pattern or replacement is none ({e})', where, "see the syntax of Python's re")
 
 # %% ../../nbs/01_data/24_washing.ipynb #33ac31a9
+_LONGEST_SHAPE = 40  # characters
+
+
 def shape(text: str) -> str:
-    "What a text looks like, without what it says; 40 characters at most."
+    "What a text looks like, without what it says."
     signs = ('9' if c.isdigit() else '字' if '\u3400' <= c <= '\u9fff' else 'a' if c.isalpha() else c for c in text)
     shown = ''.join(signs)
-    return shown if len(shown) <= 40 else shown[:40] + '…'
+    return shown if len(shown) <= _LONGEST_SHAPE else shown[:_LONGEST_SHAPE] + '…'
 
 # %% ../../nbs/01_data/24_washing.ipynb #ec781421
 _MOST_SHAPES = 3  # of a rule
@@ -84,7 +87,8 @@ class Washing:
         languages: tuple = (),  # rules that are written for others are left out; none: all rules
         show=lambda match, replacement: shape(match[0]),  # what the table shows of a text that was found
     ):
-        known, self.show, self.rules = registry('washing'), show, {}
+        known = registry('washing')
+        self.show, self.rules = show, {}
         for name in rules or known:
             check(name in known, f'unknown rule {name!r}', 'washing', nearest(name, known))
             check_rule(name, known[name])

@@ -79,11 +79,11 @@ def running_text(element) -> str:
 
 # %% ../../nbs/01_data/17_xml.ipynb #144c60a1
 def citation(element, where: str) -> Document:
-    "The `Document` of a `PubmedArticle` or `PubmedBookArticle`; a translated title stands in brackets."
+    "The `Document` of a `PubmedArticle` or `PubmedBookArticle`."
     number = element.findtext('.//{*}PMID', '').strip()
     title = running_text(element.find('.//{*}ArticleTitle')) or running_text(element.find('.//{*}BookTitle'))
     inner = title.rstrip('.').strip()
-    if inner.startswith('[') and inner.endswith(']'):
+    if inner.startswith('[') and inner.endswith(']'):  # it is a translation
         title = inner[1:-1].strip()
     if title.rstrip('.').lower() == 'not available':
         title = ''
@@ -112,10 +112,11 @@ def full_text(element, where: str) -> Document:
 # %% ../../nbs/01_data/17_xml.ipynb #0101c5b0
 def chapter(element, where: str) -> Document:
     "The `Document` of a BITS `book-part-wrapper`: its chapter, whose sections are the text where there is no abstract."
-    part, meta = '{*}book-part/{*}', '{*}book-part/{*}book-part-meta/{*}'
-    title, abstract = (element.find(f'{meta}{name}') for name in ('title-group/{*}title', 'abstract'))
-    texts = map(running_text, (title, abstract, element.find(f'{part}body')))
-    return Document(element.get('id') or where, *texts, where)
+    meta = '{*}book-part/{*}book-part-meta/'
+    title = running_text(element.find(meta + '{*}title-group/{*}title'))
+    abstract = running_text(element.find(meta + '{*}abstract'))
+    body = running_text(element.find('{*}book-part/{*}body'))
+    return Document(element.get('id') or where, title, abstract, body, where)
 
 # %% ../../nbs/01_data/17_xml.ipynb #37d23d1d
 _BREAKS = re.compile(r'\s+')
@@ -248,20 +249,26 @@ def _version(element) -> tuple[str, tuple]:
     days = [_day(date) for kind in ('pub-date', 'date') for date in meta.findall(f'.//{{*}}{kind}')]
     return _article_number(meta), (True, version, max(days, default=[]))  # a full text before its abstract
 
+# %% ../../nbs/01_data/17_xml.ipynb #52f05c91
+def _newest_of(path: Path, newest: dict, deleted: set) -> int:
+    "Take the citations and articles of a file into `newest` (number → age, place) and `deleted`; how many it holds."
+    read = 0
+    with contextlib.suppress(MedirError):  # told when its texts are read
+        for tag, element, where in _read_records(path):
+            if _RECORDS[tag] is None:
+                deleted.update(number.text.strip() for number in element.findall('.//{*}PMID') if number.text)
+            elif _RECORDS[tag] in (citation, full_text) and (version := _version(element))[0]:
+                read += 1
+                number, age = version
+                if age >= newest.get(number, (age,))[0]:
+                    newest[number] = age, where
+    return read
+
 # %% ../../nbs/01_data/17_xml.ipynb #52140f8d
 def newest_citations(paths: list[Path]) -> dict[str, str]:
     "The number of each citation or article in XML files, and where its newest version stands; deleted ones: nowhere."
-    newest, deleted, read = {}, set(), 0  # number → age, place
-    for path in paths:
-        with contextlib.suppress(MedirError):  # told when its texts are read
-            for tag, element, where in _read_records(path):
-                if _RECORDS[tag] is None:
-                    deleted.update(number.text.strip() for number in element.findall('.//{*}PMID') if number.text)
-                elif _RECORDS[tag] in (citation, full_text) and (version := _version(element))[0]:
-                    read += 1
-                    number, age = version
-                    if age >= newest.get(number, (age,))[0]:
-                        newest[number] = age, where
+    newest, deleted = {}, set()
+    read = sum(_newest_of(path, newest, deleted) for path in paths)
     gone = deleted & set(newest)
     if read > len(newest) or gone:
         older = f'{counted(read - len(newest), "older version")} of documents'
@@ -269,8 +276,11 @@ def newest_citations(paths: list[Path]) -> dict[str, str]:
     return {number: '' if number in deleted else where for number, (_, where) in newest.items()}
 
 # %% ../../nbs/01_data/17_xml.ipynb #6426e72c
-def xml_documents(path: Path, newest: dict | None = None):
-    "The documents of a PubMed, JATS, BITS or CDA file, of citations and articles the `newest_citations` (of it) alone."
+def xml_documents(
+    path: Path,
+    newest: dict | None = None,  # of `newest_citations`; default: that of this file
+):
+    "The documents of a PubMed, JATS, BITS or CDA file (`.gz` too), of each citation or article the newest version."
     newest = newest_citations([path]) if newest is None else newest
     try:
         for tag, element, where in _read_records(path):

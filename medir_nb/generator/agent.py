@@ -30,15 +30,24 @@ class Turn(NamedTuple):
     said: str  # the words of the search, or the answer
     text: str  # the turn up to there
 
-# %% ../../nbs/03_generator/09_agent.ipynb #0e5dcbf7
-def read_turn(text: str, finish: str, row: dict) -> Turn:
-    "What a model does in the `text` of a turn that ends by `finish` (stop, length), by the marks of a method's `row`."
-    marks = {act: row[name] for act, name in (('search', 'query'), ('answer', 'answer')) if row.get(name)}
-    last_opened_first = sorted(marks.items(), key=lambda act_and_pair: -text.rfind(act_and_pair[1][0]))
-    for act, (before, after) in last_opened_first:
+# %% ../../nbs/03_generator/09_agent.ipynb #25d48df5
+def _closed(text: str, finish: str, marks: dict[str, tuple]) -> str:
+    "The text of a turn with the marks that its end has cut off, the last opened first; of a cut text only an answer's."
+    for act, (before, after) in sorted(marks.items(), key=lambda mark: -text.rfind(mark[1][0])):
         may_end_here = finish != 'length' or act == 'answer'
         if may_end_here and text.rfind(before) > text.rfind(after):
             text += after
+    return text
+
+# %% ../../nbs/03_generator/09_agent.ipynb #0e5dcbf7
+def read_turn(
+    text: str,
+    finish: str,  # stop | length
+    row: dict,  # of the method
+) -> Turn:
+    "What a model does in the `text` of a turn, by the marks of a method's `row`."
+    marks = {act: row[name] for act, name in (('search', 'query'), ('answer', 'answer')) if row.get(name)}
+    text = _closed(text, finish, marks)
     any_begin = '|'.join(re.escape(before) for before, _ in marks.values())
     acts = []
     for act, (before, after) in marks.items():
@@ -125,7 +134,7 @@ def is_new_search(dialogue: Dialogue, turn: Turn) -> bool:
 
 # %% ../../nbs/03_generator/09_agent.ipynb #f16140a5
 def results_shown(dialogue: Dialogue, turn: Turn, passages: list | None) -> tuple[str, str]:
-    "Passages as the method shows them, each cut to `characters`, and what is said where there is nothing to show."
+    "Passages as the method shows them, and what is said where there are none; None where nothing was searched."
     if passages:
         shown = ''
         for i, (_, text) in enumerate(passages, 1):
@@ -141,7 +150,7 @@ def results_shown(dialogue: Dialogue, turn: Turn, passages: list | None) -> tupl
 # %% ../../nbs/03_generator/09_agent.ipynb #1b67adb1
 def next_request(dialogue: Dialogue, turn: Turn, shown: str, remark: str, last_words: str) -> Request:
     "The request after `turn`; `last_words` ask for the answer."
-    row, request, longest = dialogue.row, dialogue.request, dialogue.max_tokens
+    row, request = dialogue.row, dialogue.request
     before, after = row['results']
     content = before + '\n'.join(filter(None, (shown, remark, last_words))) + after
     if dialogue.settings['place'] == 'assistant':
@@ -153,20 +162,28 @@ def next_request(dialogue: Dialogue, turn: Turn, shown: str, remark: str, last_w
     else:
         so_far = ''
         turns = *request.turns, {'role': 'assistant', 'content': turn.text}, {'role': 'user', 'content': content}
+    longest = dialogue.max_tokens
     if not last_words:
         longest = min(longest, dialogue.settings['tokens'] - dialogue.tokens_written)
     start = len(so_far) + len(before)
-    cut, sampling = (start, start + len(shown)), replace(request.sampling, max_tokens=longest)
-    return replace(request, turns=turns, cut=cut, sampling=sampling)
+    cut = (start, start + len(shown))
+    return replace(request, turns=turns, cut=cut, sampling=replace(request.sampling, max_tokens=longest))
 
 # %% ../../nbs/03_generator/09_agent.ipynb #386e4238
-def continue_dialogue(dialogue: Dialogue, turn: Turn, passages: list | None):
-    "Prepare the next request: the turn, and what was found, or what there is to say where nothing was searched (None)."
+def continue_dialogue(
+    dialogue: Dialogue,
+    turn: Turn,
+    passages: list | None,  # (doc_id, text) of what was found; None where nothing was searched
+):
+    "Prepare the next request: the turn, and what was found or, where nothing was searched, what there is to say."
     if passages == []:
         dialogue.faults.append('search without hits')
     shown, remark = results_shown(dialogue, turn, passages)
-    searched, found = turn.said if turn.act == 'search' else None, [doc_id for doc_id, _ in passages or ()]
-    dialogue.turns[-1] |= {'searched': searched, 'found': found, 'told': remark}
+    dialogue.turns[-1] |= {
+        'searched': turn.said if turn.act == 'search' else None,
+        'found': [doc_id for doc_id, _ in passages or ()],
+        'told': remark,
+    }
     limits = {'rounds': dialogue.rounds, 'tokens': dialogue.tokens_written}
     dialogue.last_because = next((name for name, n in limits.items() if n >= dialogue.settings[name]), '')
     last_words = dialogue.remarks['last'] if dialogue.last_because else ''
@@ -188,7 +205,8 @@ def _begin(task, expansion: tuple, kind: str) -> tuple[dict, dict, LLM, list]:
     def dialogue(request):
         most = request.sampling.max_tokens
         sampling = replace(request.sampling, max_tokens=min(most, settings['tokens']))
-        return Dialogue(replace(request, stop=stop, sampling=sampling), row, settings, remarks, context, most)
+        first = replace(request, stop=stop, sampling=sampling)
+        return Dialogue(first, row, settings, remarks=remarks, context=context, max_tokens=most)
 
     dialogues = [[dialogue(request) for request in of_query] for of_query in asked]
     return row, settings, model, dialogues
@@ -227,9 +245,14 @@ def transcript_path(
 
 # %% ../../nbs/03_generator/09_agent.ipynb #b52501b2
 def _transcript_line(dialogue: Dialogue) -> str:
-    request, answer = dialogue.request, dialogue.answer
-    row = {'query': request.id, 'index': request.index, 'turns': dialogue.turns, 'ended': dialogue.ended}
-    row |= {'text': answer and answer.text, 'faults': dialogue.faults}
+    row = {
+        'query': dialogue.request.id,
+        'index': dialogue.request.index,
+        'turns': dialogue.turns,
+        'ended': dialogue.ended,
+        'text': dialogue.answer and dialogue.answer.text,
+        'faults': dialogue.faults,
+    }
     return redact(json.dumps(row, ensure_ascii=False)) + '\n'
 
 # %% ../../nbs/03_generator/09_agent.ipynb #04cfabd0

@@ -86,6 +86,22 @@ def _line_of(key: str, generation: Generation) -> str:
         row['cut'] = generation.cut
     return redact(json.dumps(row, ensure_ascii=False)) + '\n'
 
+
+def _generation_of(line: bytes) -> tuple[str, Generation]:
+    "Key and generation of a line; any of `_UNREADABLE` where it is torn or foreign."
+    row = json.loads(line)
+    generation = Generation(
+        text=str(row['text']),
+        finish=str(row['finish']),
+        prompt_tokens=int(row['usage'].get('prompt') or 0),
+        tokens=int(row['usage'].get('answer') or 0),
+        cut=int(row.get('cut', 0)),
+    )
+    return row['key'], generation
+
+
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+
 # %% ../../nbs/03_generator/01_cassettes.ipynb #8cf325b6
 def _append_lines(path: Path, lines: bytes):
     "Write `lines` behind what the file holds, whole lines and on the disk."
@@ -130,7 +146,10 @@ class Cassette:
 
     def _read_on(self):
         "Take in what was appended since the last look; a file that shrank is read from its beginning."
-        size = self.path.stat().st_size if self.path.is_file() else self._bytes_read
+        try:
+            size = self.path.stat().st_size
+        except FileNotFoundError:
+            return
         if size < self._bytes_read:
             self._bytes_read, self._lines_read, self._stored = 0, 0, {}
         if size == self._bytes_read:
@@ -142,11 +161,9 @@ class Cassette:
         for line in lines:
             self._lines_read += 1
             try:
-                row = json.loads(line)
-                usage = [int(row['usage'].get(k) or 0) for k in ('prompt', 'answer')]
-                made = Generation(str(row['text']), str(row['finish']), *usage, int(row.get('cut', 0)))
-                self._stored.setdefault(row['key'], made)
-            except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+                key, generation = _generation_of(line)
+                self._stored.setdefault(key, generation)
+            except _UNREADABLE:
                 if line.strip():
                     self._name(self._lines_read, 'this line is torn or foreign')
         if torn:

@@ -50,7 +50,7 @@ def _repeats(answer: str, prompt: str, query: str) -> bool:
     is_its_beginning = len(answer) > 24 and prompt.startswith(answer)
     return answer.startswith(half_of_the_prompt) or is_its_beginning or answer == query
 
-
+# %% ../../nbs/03_generator/08_expansion.ipynb #213f7c3c
 def _in_wrong_language(text: str, language: str) -> bool:
     if sum(c.isalpha() for c in text) < 8:
         return False
@@ -59,8 +59,15 @@ def _in_wrong_language(text: str, language: str) -> bool:
     return text_language(text) not in ('', language)
 
 # %% ../../nbs/03_generator/08_expansion.ipynb #b199bbe5
-FAULTS = ('empty', 'empty answer', 'repeats the prompt', 'wrong language')
-FAULTS += ('cut off', 'prompt shortened', 'no answer mark')
+FAULTS = (
+    'empty',
+    'empty answer',
+    'repeats the prompt',
+    'wrong language',
+    'cut off',
+    'prompt shortened',
+    'no answer mark',
+)
 
 # %% ../../nbs/03_generator/08_expansion.ipynb #c125147d
 def judge(
@@ -287,6 +294,16 @@ def hypothetical_encoder(
     bare.spec = replace(encoder.spec, query_template=bare_template)
     return bare, 'query', ''
 
+# %% ../../nbs/03_generator/08_expansion.ipynb #37d21539
+def _text_vectors(encoder, task, expanded: Expanded, instruction: str):
+    "Vectors of all texts, query after query."
+    pairs = zip(task.queries.ids, expanded.texts, strict=True)
+    owners_and_texts = [(query, text) for query, texts in pairs for text in texts]
+    ids = [f'{query}#{i}' for i, (query, _) in enumerate(owners_and_texts)]
+    side = expanded.settings.get('hypothetical', '')
+    reader, role, instruction = hypothetical_encoder(encoder, instruction, side)
+    return encode_corpus(reader, as_queries(ids, [text for _, text in owners_and_texts]), role, instruction)
+
 # %% ../../nbs/03_generator/08_expansion.ipynb #12af55d9
 def dense_queries(
     encoder,
@@ -305,10 +322,7 @@ def dense_queries(
     truncated = {'truncated': int(queries.truncated.sum())}
     if not any(expanded.texts):
         return queries.chunk(), {**queries.stats, **truncated}
-    owned = [(query, text) for query, own in zip(task.queries.ids, expanded.texts, strict=True) for text in own]
-    named = as_queries([f'{query}#{i}' for i, (query, _) in enumerate(owned)], [text for _, text in owned])
-    reader, role, asked = hypothetical_encoder(encoder, instruction, settings.get('hypothetical', ''))
-    texts = encode_corpus(reader, named, role, asked)
+    texts = _text_vectors(encoder, task, expanded, instruction)
     query_vectors, text_vectors, layout, first, fused = queries.chunk(), texts.chunk(), queries.layout, 0, []
     for row, own in enumerate(map(len, expanded.texts)):
         [vector], own_texts = map(layout.to_numbers, (query_vectors[row : row + 1], text_vectors[first : first + own]))

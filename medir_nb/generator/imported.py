@@ -56,8 +56,8 @@ def _hub_texts(hub: str, config: str, split: str, revision: str | None) -> dict[
 # %% ../../nbs/03_generator/07_imported.ipynb #14229c82
 def _in_data_set(task: str, method: str, spec: LLMSpec) -> tuple[dict | None, str]:
     "The texts of the split that the model's row names, or of one of a likely name; and what was looked for."
-    row, by_paper = registry('tasks').get(task, {}), (spec.hub_splits, spec.likely_splits)
-    named, likely = (splits.get(row.get('paper'), {}).get(method) for splits in by_paper)
+    row = registry('tasks').get(task, {})
+    named, likely = (splits.get(row.get('paper'), {}).get(method) for splits in (spec.hub_splits, spec.likely_splits))
     if not named and not likely:
         return None, ''
     try:
@@ -75,6 +75,25 @@ def _in_data_set(task: str, method: str, spec: LLMSpec) -> tuple[dict | None, st
             complaint = e.what
     return None, f'none of its likely names is there: {", ".join(map("/".join, tried))} ({complaint})'
 
+# %% ../../nbs/03_generator/07_imported.ipynb #5c267eed
+def _file_names(spec: LLMSpec, method: str) -> list[str]:
+    "What the authors may have called the file of a method's texts, below a folder or in a repository."
+    names = (*spec.published_as, spec.name)
+    return list(dict.fromkeys(file.format(method=method, published=name) for file in spec.authors for name in names))
+
+
+def _in_repository(task: str, files: list[str]) -> dict | None:
+    "The texts of the first of the files that the git repository of a task tracks."
+    source = registry('tasks').get(task, {}).get('git')
+    for name in files if source else ():
+        try:
+            return read_generations(git_folder(f'{source}/{name}', f'task {task}'))
+        except MedirError as e:
+            missing = e
+    if source and files and not unreachable():
+        note(missing)
+    return None
+
 # %% ../../nbs/03_generator/07_imported.ipynb #72b0e21c
 def published_texts(task, method: str, model: str) -> dict[str, list[str]]:
     "The authors' generations by query id: from the task's folder, its git repository, or its data set at the Hub."
@@ -82,20 +101,12 @@ def published_texts(task, method: str, model: str) -> dict[str, list[str]]:
     folders = [Path(task.source)] if task.source and Path(task.source).is_dir() else []
     if name in registry('tasks') and (registered := task_folder(name)):
         folders.append(registered)
-    called = (*spec.published_as, spec.name)
-    files = [file.format(method=method, published=one) for file in spec.authors for one in called]
-    files = list(dict.fromkeys(files))
+    files = _file_names(spec, method)
     for path in (folder / file for folder in folders for file in files):
         if path.is_file():
             return read_generations(path)
-    repository = registry('tasks').get(name, {}).get('git')
-    for file in files if repository else ():
-        try:
-            return read_generations(git_folder(f'{repository}/{file}', f'task {name}'))
-        except MedirError as e:
-            missing = e
-    if repository and files and not unreachable():
-        note(missing)
+    if texts := _in_repository(name, files):
+        return texts
     texts, tried = _in_data_set(name, method, spec)
     if texts:
         return texts

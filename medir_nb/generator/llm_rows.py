@@ -92,8 +92,13 @@ def _checkpoint_spec(name: str, row: dict | None = None) -> LLMSpec:
     with boundary('no readable record of a training', folder / 'medir.json', 'train it again'):
         inherited = {f: record['spec'][f] for f in LLM_FIELDS}
         renamed = {f: row[f] for f in ('label', 'published_as', 'authors') if f in row}
-        trained = {'hub': record['base_hub'], 'folder': str(folder), 'tried': 'loaded here'}
-        trained |= {f: record[f] for f in ('revision', 'cassette')}
+        trained = {
+            'hub': record['base_hub'],
+            'revision': record['revision'],
+            'cassette': record['cassette'],
+            'folder': str(folder),
+            'tried': 'loaded here',
+        }
         return _spec_from(name, {**inherited, **renamed, **trained})
 
 # %% ../../nbs/03_generator/00_llm_rows.ipynb #463851c3

@@ -59,8 +59,14 @@ class EnvironmentBackend:
         self.spec, self.batch = spec, batch
         folder = str(weights_folder(spec))
         refuse_weight_code(folder, spec)
-        settings = {'load': 'writer', 'folder': folder, 'tokenizer': folder, 'device': device or ''}
-        settings |= {'dtype': dtype or working_dtype(spec.dtype, device), 'remote_code': spec.remote_code}
+        settings = {
+            'load': 'writer',
+            'folder': folder,
+            'tokenizer': folder,
+            'device': device or '',
+            'dtype': dtype or working_dtype(spec.dtype, device),
+            'remote_code': spec.remote_code,
+        }
         self.worker = Worker(spec.environment, settings, f'llm {spec.name}', spec.unread_tensors)
 
     @staticmethod

@@ -83,8 +83,8 @@ def rendered_prompt(tokenizer, spec: LLMSpec, request: Request) -> list[int]:
     fix = 'let it go on with its own text (place=assistant)'
     is_single_turn = len(messages) <= (2 if request.system else 1)
     check(is_single_turn, 'its chat form holds a single turn', f'llm {spec.name}', fix)
-    form, prompt = '{prompt}' if spec.chat == 'template' else spec.chat, messages[-1]['content']
-    return tokenizer(form.replace('{prompt}', prompt) + request.begun)['input_ids']
+    form = '{prompt}' if spec.chat == 'template' else spec.chat  # a tokenizer without a chat template
+    return tokenizer(form.replace('{prompt}', messages[-1]['content']) + request.begun)['input_ids']
 
 # %% ../../nbs/03_generator/02_local_llm.ipynb #52b3f267
 def _why_no_weights(spec: LLMSpec) -> tuple[str, str] | None:
@@ -157,10 +157,11 @@ class _LoadedModel:
         dtype: str | None = None,  # None: the row's, as far as the processor computes in it
     ):
         import torch
-        from transformers import AutoModelForCausalLM
 
         self.check(spec)
         quiet_libraries()
+        from transformers import AutoModelForCausalLM
+
         self.spec, folder = spec, str(weights_folder(spec))
         self.tokenizer = load_llm_tokenizer(folder, spec)
         self.device = device or ('cuda' if torch.cuda.is_available() else 'cpu')
@@ -196,20 +197,28 @@ class TransformersBackend(_LoadedModel):
         while waiting:
             size = max(1, min(_MOST_AT_ONCE, self.batch_tokens // widths[waiting[0]]))
             positions = waiting[:size]
-            written = self._write([fitted[i][0] for i in positions], [requests[i] for i in positions])
+            written = self._write([fitted[i] for i in positions], [requests[i] for i in positions])
             if written is not None:
                 waiting = waiting[size:]
-                made = [(i, fitted[i], told) for i, told in zip(positions, written, strict=True)]
-                yield [(i, Generation(*told[:2], len(ids), told[2], left_out)) for i, (ids, _, left_out), told in made]
+                yield list(zip(positions, written, strict=True))
 
-    def _write(self, prompts: list, requests: list[Request]) -> list[tuple] | None:
-        "Text, end and tokens of a batch; None where the memory was full, and batches are halved from now on."
+    def _batch(self, fitted, requests) -> list[Generation]:
+        "The generations of one batch, in its order."
+        prompts, samplings = [ids for ids, _, _ in fitted], [r.sampling for r in requests]
+        seeds, stops = [request_seed(r) for r in requests], [r.stop for r in requests]
+        loaded = self.model, self.tokenizer, self.device
+        written = write_batch(*loaded, prompts, samplings, seeds, stops, self.pad, self.ends)
+        return [
+            Generation(text, finish, prompt_tokens=len(ids), tokens=tokens, cut=left_out)
+            for (text, finish, tokens), (ids, _, left_out) in zip(written, fitted, strict=True)
+        ]
+
+    def _write(self, fitted, requests) -> list[Generation] | None:
+        "The generations of a batch; None where the memory was full, and batches are halved from now on."
         import torch
 
-        samplings, seeds, stops = zip(*((r.sampling, request_seed(r), r.stop) for r in requests))
         try:
-            loaded = self.model, self.tokenizer, self.device
-            return write_batch(*loaded, prompts, samplings, seeds, stops, self.pad, self.ends)
+            return self._batch(fitted, requests)
         except torch.OutOfMemoryError:
             where, fix = f'llm {self.spec.name}', 'use a larger GPU, or the vllm backend over several'
             if len(requests) == 1:
@@ -226,7 +235,12 @@ _LENGTH_STEP = 1024  # tokens by which the length of vLLM's engine grows
 class _Engine:
     "vLLM's engine, as long as is asked of it."
 
-    def __init__(self, options: dict, longest: int, fixed_length: int | None = None):
+    def __init__(
+        self,
+        options: dict,  # of `vllm.LLM`
+        longest: int,  # tokens; the context
+        fixed_length: int | None = None,
+    ):
         import vllm
 
         self.vllm, self.options, self.longest, self.fixed_length = vllm, options, longest, fixed_length
@@ -248,6 +262,18 @@ class _Engine:
             core.shutdown()
         self.llm = None
         gc.collect()
+
+# %% ../../nbs/03_generator/02_local_llm.ipynb #be5b3e41
+def _vllm_generation(answer, ids: list[int], request: Request, left_out: int) -> Generation:
+    "What vLLM wrote for one prompt."
+    text = answer.outputs[0]
+    return Generation(
+        text=text.text,
+        finish=text.finish_reason or 'stop',
+        prompt_tokens=len(ids),
+        tokens=len(text.token_ids),
+        cut=left_out,
+    )
 
 # %% ../../nbs/03_generator/02_local_llm.ipynb #29d3f81f
 class VLLMBackend:
@@ -288,14 +314,11 @@ class VLLMBackend:
             positions = range(start, min(start + self.batch, len(requests)))
             prompts = [{'prompt_token_ids': fitted[i][0]} for i in positions]
             params = [self._params(requests[i]) for i in positions]
-            batch = []
-            for i, answer in zip(positions, self.engine.llm.generate(prompts, params, use_tqdm=False), strict=True):
-                (ids, _, left_out), text = fitted[i], answer.outputs[0]
-                finish, tokens = text.finish_reason or 'stop', len(text.token_ids)
-                batch.append((i, Generation(text.text, finish, len(ids), tokens, left_out)))
-            yield batch
+            answers = self.engine.llm.generate(prompts, params, use_tqdm=False)
+            yield [(i, _vllm_generation(answer, *fitted[i])) for i, answer in zip(positions, answers, strict=True)]
 
     def _params(self, request: Request):
+        "The `vllm.SamplingParams` of a request."
         params = asdict(request.sampling) | ({'stop': list(request.stop)} if request.stop else {})
         params['top_k'] = params['top_k'] or -1  # vLLM's word for all tokens
         if request.index:

@@ -115,7 +115,8 @@ def _available(row: dict, kind: str) -> list[str]:
 def _misfits(given: dict, row: dict, kind: str) -> dict[str, str]:
     "Names of those `given` settings whose values do not fit, and what each takes."
     forms = sorted({form for wording in row['wording'].values() for form in wording})
-    rules, described = _RULES.get(kind), ExpansionSettings.model_fields
+    rules = _RULES.get(kind)
+    described = ExpansionSettings.model_fields
     at_this_retriever = f'{", ".join(rules or ())} with a {kind} retriever'
     try:
         known = {'form': (forms, ', '.join(forms)), 'fusion': (rules, at_this_retriever)}
@@ -177,12 +178,12 @@ def canonical_expansion(
         kept = [name for name in ExpansionSettings.model_fields if name in kept or name == 'fusion']
     return method, model, tuple((name, chosen[name]) for name in kept)
 
-# %% ../../nbs/03_generator/06_methods.ipynb #5bf00643
+# %% ../../nbs/03_generator/06_methods.ipynb #56ba27a2
 def base_task_name(task) -> str:
     "A task's name without `[limit=…]`."
     return task.name.split('[')[0]
 
-
+# %% ../../nbs/03_generator/06_methods.ipynb #5bf00643
 def _form_of(row: dict, task) -> str:
     "The form of wording that a task takes: by its name, else its group, else the method's default."
     name = '' if task is None else base_task_name(task)

@@ -190,6 +190,13 @@ def _name_of(model: 'LLM', lacking: dict) -> str:
     name = f'the generation of query {first.id!r} by {first.what or "a request"}({model.spec.name})'
     return name + (f' and {len(lacking) - 1:,} more' if len(lacking) > 1 else '')
 
+# %% ../../nbs/03_generator/05_models.ipynb #44f4db48
+def _gigabytes(spec: LLMSpec):
+    "What the weights weigh by the name of the model; None where it says no size."
+    words = spec.hub.replace('-', ' ').replace('_', ' ')
+    size = re.search(r'(?<![\w.])([\d.]+[bB])(?![a-zA-Z])', words)
+    return gigabytes_of(size[1].upper(), spec.dtype) if size else None
+
 # %% ../../nbs/03_generator/05_models.ipynb #5081494a
 class LLM(_LoadedOnNeed):
     "A language model by name or spec; weights load, and servers are called, on first need."
@@ -241,10 +248,7 @@ class LLM(_LoadedOnNeed):
         except MedirError as e:
             return f'no: {e.what}'
         if lies_at_hub:
-            words = self.spec.hub.replace('-', ' ').replace('_', ' ')
-            size = re.search(r'(?<![\w.])([\d.]+[bB])(?![a-zA-Z])', words)
-            weigh = gigabytes_of(size[1].upper(), self.spec.dtype) if size else None
-            return weights_here([(self.spec.hub, self.spec.revision)], weigh)
+            return weights_here([(self.spec.hub, self.spec.revision)], _gigabytes(self.spec))
         if self.backend_name == 'openai':
             return f'yes, asks {self.backend.server.url}'
         return f'yes{what_first(self.spec.package)}'
