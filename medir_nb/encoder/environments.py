@@ -76,7 +76,13 @@ class Worker:
 
     process = None  # None before the first start and after an end
 
-    def __init__(self, environment: str, settings: dict, where: str, unread: tuple = ()):
+    def __init__(
+        self,
+        environment: str,
+        settings: dict,
+        where: str,
+        unread: tuple = (),  # patterns of tensors that nothing reads
+    ):
         self.environment, self.settings, self.where, self.unread = environment, settings, where, unread
         self.python, self.name = environment_python(environment, where), f'the environment {environment}'
         self.start()
