@@ -17,16 +17,8 @@ from ..core.commits import UNKNOWN, hub_name, hub_row, named_commit
 from ..core.hub_folders import hub_folder
 from .processor import working_dtype
 from .backends import backend_class
-from medir_nb.encoder.model_row import (
-    EncoderSpec,
-    ANN,
-    REPRESENTATIONS,
-    SENTENCE_ROLES,
-    STORED,
-    TOWER_FIELDS,
-    check_type,
-    parse_dtype,
-)
+from .model_row import ANN, REPRESENTATIONS, SENTENCE_ROLES, STORED, TOWER_FIELDS
+from .model_row import EncoderSpec, check_type, parse_dtype
 from .model_folders import folder_fingerprint, folder_spec
 
 # %% ../../nbs/02_encoder/05_encoder_rows.ipynb #7ff03378
