@@ -241,6 +241,13 @@ def kept_ann(encoder: Encoder, task: Task, vectors: Vectors) -> AnnIndex:
             build_ann(vectors, folder, spec.ann, spec.similarity)
     return opened_ann(encoder, vectors, folder, f'remove {typed(folder)}; the next run builds it')
 
+# %% ../../nbs/04_retrieval/09_dense_stage.ipynb #5b1d0c21
+def check_chunks(encoder: Encoder, task: Task | None):
+    "Refuse late chunking of passages that overlap, whose words would stand twice in their document."
+    cut = task.passages if task is not None and encoder.spec.chunks else None
+    what = 'a document is encoded once with chunks=late, and its passages overlap'
+    check(not (cut and cut.overlap), what, str(cut), 'leave overlap out')
+
 # %% ../../nbs/04_retrieval/09_dense_stage.ipynb #a3802c65
 class _DenseRanking(Retriever):
     "How an encoder ranks by an exact search; `expression` is a `System` or a reader's own model object."
@@ -250,9 +257,7 @@ class _DenseRanking(Retriever):
 
     def encoder(self, job: Job) -> Encoder:
         encoder = encoder_of(self.expression, job.dtype, job.device)
-        cut = job.task.passages if job.task is not None and encoder.spec.chunks else None
-        what = 'a document is encoded once with chunks=late, and its passages overlap'
-        check(not (cut and cut.overlap), what, str(cut), 'leave overlap out')
+        check_chunks(encoder, job.task)
         return encoder
 
     def models(self) -> list[str]:
@@ -354,17 +359,19 @@ def _check_saved(encoder: Encoder, saved: Encoder, instruction: str, folder: Pat
     is_same = np.allclose(layout.to_numbers(own.vectors), layout.to_numbers(again.vectors), atol=1e-4)
     check(is_same, 'the saved weights give other vectors', folder, 'leave --with-model out')
 
+# %% ../../nbs/04_retrieval/09_dense_stage.ipynb #5b1d0c22
+def _with_max_tokens(system: System, tokens: int) -> System:
+    "The system with a longest query and document, unless it says them itself."
+    if encoder_spec(system.name).base_url:
+        return system
+    settings = {'max_query_tokens': tokens, 'max_document_tokens': tokens} | dict(system.settings)
+    return replace(system, settings=tuple(settings.items()))
+
 # %% ../../nbs/04_retrieval/09_dense_stage.ipynb #62c32deb
 class _KeptRanking(_DenseRanking):
     "What an index keeps of it: vectors in a file or in blocks, and an approximate index of them."
 
-    @staticmethod
-    def with_max_tokens(system: System, tokens: int) -> System:
-        "The system with a longest query and document, unless it says them itself."
-        if encoder_spec(system.name).base_url:
-            return system
-        settings = {'max_query_tokens': tokens, 'max_document_tokens': tokens} | dict(system.settings)
-        return replace(system, settings=tuple(settings.items()))
+    with_max_tokens = staticmethod(_with_max_tokens)
 
     def _folder(self, place: Path, part: str) -> Path:
         return Path(place) / part / slug(self.retriever, 40)
@@ -476,7 +483,7 @@ class DenseRetriever(_KeptRanking):
         drawn = random.normal(size=(searched, encoded.vectors.shape[1])).astype(np.float32)
         return array_vectors(drawn, layout=layout_of(encoder.spec))
 
-
+# %% ../../nbs/04_retrieval/09_dense_stage.ipynb #5b1d0c23
 BY_REPRESENTATION['dense'] = DenseRetriever
 
 # %% ../../nbs/04_retrieval/09_dense_stage.ipynb #f81487d5
