@@ -241,7 +241,15 @@ def kept_ann(encoder: Encoder, task: Task, vectors: Vectors) -> AnnIndex:
             build_ann(vectors, folder, spec.ann, spec.similarity)
     return opened_ann(encoder, vectors, folder, f'remove {typed(folder)}; the next run builds it')
 
-# %% ../../nbs/04_retrieval/09_dense_stage.ipynb #5b1d0c21
+# %% ../../nbs/04_retrieval/09_dense_stage.ipynb #c3b98e67
+def _with_max_tokens(system: System, tokens: int) -> System:
+    "The system with a longest query and document, unless it says them itself."
+    if encoder_spec(system.name).base_url:
+        return system
+    settings = {'max_query_tokens': tokens, 'max_document_tokens': tokens} | dict(system.settings)
+    return replace(system, settings=tuple(settings.items()))
+
+# %% ../../nbs/04_retrieval/09_dense_stage.ipynb #5629fb45
 def check_chunks(encoder: Encoder, task: Task | None):
     "Refuse late chunking of passages that overlap, whose words would stand twice in their document."
     cut = task.passages if task is not None and encoder.spec.chunks else None
@@ -254,6 +262,7 @@ class _DenseRanking(Retriever):
 
     kind, documents = 'dense', EncodedDocuments
     normal = staticmethod(normal_encoder)
+    with_max_tokens = staticmethod(_with_max_tokens)
 
     def encoder(self, job: Job) -> Encoder:
         encoder = encoder_of(self.expression, job.dtype, job.device)
@@ -359,19 +368,9 @@ def _check_saved(encoder: Encoder, saved: Encoder, instruction: str, folder: Pat
     is_same = np.allclose(layout.to_numbers(own.vectors), layout.to_numbers(again.vectors), atol=1e-4)
     check(is_same, 'the saved weights give other vectors', folder, 'leave --with-model out')
 
-# %% ../../nbs/04_retrieval/09_dense_stage.ipynb #5b1d0c22
-def _with_max_tokens(system: System, tokens: int) -> System:
-    "The system with a longest query and document, unless it says them itself."
-    if encoder_spec(system.name).base_url:
-        return system
-    settings = {'max_query_tokens': tokens, 'max_document_tokens': tokens} | dict(system.settings)
-    return replace(system, settings=tuple(settings.items()))
-
 # %% ../../nbs/04_retrieval/09_dense_stage.ipynb #62c32deb
 class _KeptRanking(_DenseRanking):
     "What an index keeps of it: vectors in a file or in blocks, and an approximate index of them."
-
-    with_max_tokens = staticmethod(_with_max_tokens)
 
     def _folder(self, place: Path, part: str) -> Path:
         return Path(place) / part / slug(self.retriever, 40)
