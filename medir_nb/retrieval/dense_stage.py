@@ -262,7 +262,6 @@ class _DenseRanking(Retriever):
 
     kind, documents = 'dense', EncodedDocuments
     normal = staticmethod(normal_encoder)
-    with_max_tokens = staticmethod(_with_max_tokens)
 
     def encoder(self, job: Job) -> Encoder:
         encoder = encoder_of(self.expression, job.dtype, job.device)
@@ -371,6 +370,8 @@ def _check_saved(encoder: Encoder, saved: Encoder, instruction: str, folder: Pat
 # %% ../../nbs/04_retrieval/09_dense_stage.ipynb #62c32deb
 class _KeptRanking(_DenseRanking):
     "What an index keeps of it: vectors in a file or in blocks, and an approximate index of them."
+
+    with_max_tokens = staticmethod(_with_max_tokens)
 
     def _folder(self, place: Path, part: str) -> Path:
         return Path(place) / part / slug(self.retriever, 40)
