@@ -82,7 +82,10 @@ class Contract:
         return '\n'.join(lines)
 
 # %% ../../nbs/02_encoder/12_contracts.ipynb #a0fbfc38
-def shown_precision(spec: EncoderSpec, device: str | None = None) -> str:
+def shown_precision(
+    spec: EncoderSpec,
+    device: str | None = None,  # default: the GPU where there is one
+) -> str:
     "The precision of weights and transformer, with what was stored where this processor computes another."
     shown = f'{spec.dtype} weights under {spec.autocast} autocast' if spec.autocast else spec.dtype
     shown += f', run by {spec.engine}' if spec.engine else ''

@@ -17,16 +17,8 @@ from ..core.commits import UNKNOWN, hub_name, hub_row, named_commit
 from ..core.hub_folders import hub_folder
 from .processor import working_dtype
 from .backends import backend_class
-from medir_nb.encoder.model_row import (
-    EncoderSpec,
-    ANN,
-    REPRESENTATIONS,
-    SENTENCE_ROLES,
-    STORED,
-    TOWER_FIELDS,
-    check_type,
-    parse_dtype,
-)
+from .model_row import ANN, REPRESENTATIONS, SENTENCE_ROLES, STORED, TOWER_FIELDS
+from .model_row import EncoderSpec, check_type, parse_dtype
 from .model_folders import folder_fingerprint, folder_spec
 
 # %% ../../nbs/02_encoder/05_encoder_rows.ipynb #7ff03378
@@ -129,9 +121,9 @@ SERVICES_OWN = {'append_eos', 'autocast', 'max_document_tokens', 'max_query_toke
 
 def _check_overrides(spec: EncoderSpec, where: str, overrides: dict):
     "Refuse changes that the backend of `spec` would not hear."
-    settings = {field.name for field in fields(EncoderSpec)}
-    for name in sorted(set(overrides) - (settings - {'name'})):
-        raise MedirError(f'no setting {name!r}', where, nearest(name, settings))
+    settings = [field.name for field in fields(EncoderSpec) if field.name != 'name']
+    if unknown := sorted(set(overrides) - set(settings)):
+        raise MedirError(f'no setting {unknown[0]!r}', where, nearest(unknown[0], ['name', *settings]))
     kind = backend_class(spec)
     package = spec.package or kind.package
     for setting in ('hub', 'revision', 'package') if package else ():
@@ -140,7 +132,8 @@ def _check_overrides(spec: EncoderSpec, where: str, overrides: dict):
         fix = f'leave {setting} out, or name a row without a package'
         check(str(value) == getattr(spec, setting), what, f'model {spec.name}', fix)
     idle = sorted(SERVICES_OWN & set(overrides)) if kind.service else []
-    check(not idle, f"{''.join(idle[:1])} is the service's own affair", where, 'leave it out')
+    if idle:
+        raise MedirError(f"{idle[0]} is the service's own affair", where, 'leave it out')
 
 # %% ../../nbs/02_encoder/05_encoder_rows.ipynb #4ab692e3
 _CHOICES = {  # field → what it may say
@@ -217,12 +210,13 @@ def _check_spec(spec: EncoderSpec, where: str):
     heard = '{instruction}' in spec.query_template + spec.document_template
     check(spec.instruct or heard, 'instruct=false, yet its templates take no instruction', where, 'leave it out')
     what = 'its vectors have one length: nobody trained it for shorter ones'
-    cuts = backend_class(spec).in_torch or spec.shorter
-    check(cuts or not spec.dimensions, what, where, 'leave dimensions out')
-    is_sparse = spec.representation == 'sparse'
-    set_here = {'max_active_dims': spec.max_active_dims, 'joined': spec.joined != 'text'}
-    set_here = {'dimensions': spec.dimensions} if is_sparse else set_here
-    idle = next((name for name, is_set in set_here.items() if is_set), '')
+    has_shorter = backend_class(spec).in_torch or spec.shorter
+    check(has_shorter or not spec.dimensions, what, where, 'leave dimensions out')
+    if spec.representation == 'sparse':
+        foreign = {'dimensions': spec.dimensions}
+    else:
+        foreign = {'max_active_dims': spec.max_active_dims, 'joined': spec.joined != 'text'}
+    idle = next((name for name, is_set in foreign.items() if is_set), '')
     check(not idle, f'{idle} has no meaning for {spec.representation} vectors', where, 'leave it out')
     cuts = spec.dimensions and spec.similarity == 'dot'
     what = 'normalize_before_cut, yet nothing is cut, or cosines normalise again'
@@ -276,8 +270,11 @@ def encoder_spec(
     return spec
 
 # %% ../../nbs/02_encoder/05_encoder_rows.ipynb #d445effd
-def representation_of(name: str, settings: dict) -> str:
-    "What one text becomes by an encoder with the `settings` of an expression; dense by a name that means nothing."
+def representation_of(
+    name: str,
+    settings: dict,  # of an expression
+) -> str:
+    "What one text becomes by an encoder (of `REPRESENTATIONS`); dense by a name that means nothing."
     rows = registry('models')
     row = rows.get(exact_row(name, rows) or name, {})
     if settings.get('vectors'):

@@ -76,6 +76,7 @@ class Worker:
 
     process = None  # None before the first start and after an end
 
+    # unread: patterns of tensors that nothing reads
     def __init__(self, environment: str, settings: dict, where: str, unread: tuple = ()):
         self.environment, self.settings, self.where, self.unread = environment, settings, where, unread
         self.python, self.name = environment_python(environment, where), f'the environment {environment}'

@@ -39,12 +39,18 @@ def refuse_faults(
     for kind, names in faults.items():
         read = [name for name in sorted(names) if not any(re.search(pattern, name) for pattern in unread)]
         more = f' and {len(read) - _SHOWN:,} more' if len(read) > _SHOWN else ''
-        told += [f'{len(read):,} {kind} ({", ".join(read[:_SHOWN])}{more})'] if read else []
+        if read:
+            told.append(f'{len(read):,} {kind} ({", ".join(read[:_SHOWN])}{more})')
     check(not told, f'its files do not hold the tensors of its architecture: {", ".join(told)}', where, fix)
 
 # %% ../../nbs/02_encoder/06_loading.ipynb #de872fff
-def refuse_other_names(expected, stored, where: str | Path, fix: str):
-    "Refuse a file whose tensors are `stored` where those that are read from it are `expected`, by their names."
+def refuse_other_names(
+    expected,  # names of tensors that are read
+    stored,  # names of those in the file
+    where: str | Path,
+    fix: str,
+):
+    "Refuse a file with other tensors than those that are read from it."
     expected, stored = set(expected), set(stored)
     refuse_faults({'missing': expected - stored, 'unexpected': stored - expected}, where, fix=fix)
 
@@ -94,7 +100,7 @@ def whole_weights(
     import transformers.integrations.peft as adapters
     import transformers.modeling_utils as models
 
-    theirs, new = models.log_state_dict_report, set()
+    new = set()
 
     def report(model, loading_info, **more):
         faults = tensor_faults(model, loading_info.to_dict(), new_head)
@@ -106,6 +112,7 @@ def whole_weights(
         theirs(model=model, loading_info=loading_info, **more)
 
     with _one_at_a_time:
+        theirs = models.log_state_dict_report
         models.log_state_dict_report = adapters.log_state_dict_report = report
         try:
             yield new
@@ -117,8 +124,13 @@ def whole_weights(
             models.log_state_dict_report = adapters.log_state_dict_report = theirs
 
 # %% ../../nbs/02_encoder/06_loading.ipynb #66170d60
-def with_merged_lora(body, folder: str | Path, where: str, device: str | None = None):
-    "A model of transformers with a LoRA of peft merged (its folder) merged in; call it within `whole_weights`."
+def with_merged_lora(
+    body,  # a model of transformers
+    folder: str | Path,  # of the adapter
+    where: str,  # for messages
+    device: str | None = None,
+):
+    "The model with a LoRA of peft merged into its weights; call it within `whole_weights`."
     from peft import PeftModel
 
     with warnings.catch_warnings():
@@ -161,14 +173,13 @@ def refuse_remote_code(
 def converted_gguf(spec: EncoderSpec) -> Path:
     "A plain transformers folder of a GGUF file, converted once and kept in the home folder."
     where = f'model {spec.name}'
-    whole = whole_weights(where, spec.unread_tensors)
     if parts := parts_of(spec.package):
-        with whole:
+        with whole_weights(where, spec.unread_tensors):
             return unpacked(parts, convert_gguf, where)
     folder = home() / 'models' / slug(f'{spec.name}-{spec.revision}-{spec.gguf_file}')
     with lock(folder):
         if not (folder / 'whole').is_file():
-            with whole:
+            with whole_weights(where, spec.unread_tensors):
                 convert_gguf(package_folder(spec.package, where) / spec.gguf_file, folder)
             (folder / 'whole').touch()
     return folder
@@ -182,17 +193,22 @@ def quiet_libraries():
     transformers.utils.logging.disable_progress_bar()
 
 # %% ../../nbs/02_encoder/06_loading.ipynb #cc3e1022
-def checkpoint_paths(spec: EncoderSpec, role: str, weights: bool = True) -> tuple[Path, Path]:
-    "The folders of a row's weights and tokenizer for `role`; without `weights` the small files are enough."
+def checkpoint_paths(
+    spec: EncoderSpec,
+    role: str,  # query | document: documents may have a checkpoint of their own
+    weights: bool = True,  # False: the small files are enough
+) -> tuple[Path, Path]:
+    "The folders of a row's weights and tokenizer for `role`."
     where = f'model {spec.name}'
-    tower = spec.tower(role)
     if spec.gguf_file:
         folder = converted_gguf(spec)
-    elif spec.package:
+        return folder, folder
+    if spec.package:
         shipped = shipped_folder(spec.package, where, weights=weights)
         folder = min(shipped.rglob('modules.json')).parent
-    else:
-        folder = hub_folder(tower.hub, tower.revision, where, weights)
+        return folder, folder
+    tower = spec.tower(role)
+    folder = hub_folder(tower.hub, tower.revision, where, weights)
     # a context encoder published without its tokenizer takes that of the query encoder
     borrows = tower.tokenizer == 'query'
     return folder, hub_folder(spec.hub, spec.revision, where, False) if borrows else folder
@@ -295,8 +311,10 @@ def _check_modules(modules: list, tower: Tower, where: str):
     check(checkpoint == row, what, where, 'correct the registry row' if registered else 'save the model again')
 
 # %% ../../nbs/02_encoder/06_loading.ipynb #513d6524
-def vector_length(modules: list) -> int:
-    "How many numbers the vectors of these modules of sentence-transformers have."
+def vector_length(
+    modules: list,  # of a sentence-transformers model
+) -> int:
+    "How many numbers the vectors of these modules have."
     sizes = [module.get_embedding_dimension() for module in modules if hasattr(module, 'get_embedding_dimension')]
     return [size for size in sizes if size][-1]
 
@@ -311,8 +329,13 @@ def linear_layer(before: int, after: int):
     return layer
 
 # %% ../../nbs/02_encoder/06_loading.ipynb #6e7f037f
-def shortened(modules: list, dimensions: int, where: str, normalize_before: bool = False) -> list:
-    "The modules, of whose vectors the first numbers are kept: before they are normalised, or after it."
+def shortened(
+    modules: list,  # of a sentence-transformers model
+    dimensions: int,  # the first numbers of a vector that are kept
+    where: str,  # the model, for messages
+    normalize_before: bool = False,  # True: the cut comes last
+) -> list:
+    "The modules, of whose vectors the first numbers are kept; unit vectors are so again."
     from sentence_transformers.base.modules import Normalize
 
     width = vector_length(modules)
@@ -364,7 +387,7 @@ def load_sentence_transformer(
     _check_modules(modules, tower, where)
     if tower.dimensions:
         modules = shortened(modules, tower.dimensions, where, tower.normalize_before_cut)
-    for module in modules[1:]:
+    for module in modules[1:]:  # what stands behind the transformer
         module.float()
         if isinstance(module, Pooling):
             module.include_prompt = spec.prompt_in_pooling

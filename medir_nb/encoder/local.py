@@ -24,8 +24,11 @@ from .loading import load_sentence_transformer
 from .tokens import Tokens, torch_device
 
 # %% ../../nbs/02_encoder/08_local.ipynb #bd04f3bc
-def token_batches(lengths: np.ndarray, budget: int) -> list[np.ndarray]:
-    "Positions of texts in batches within a budget of tokens, padding included, which one text may exceed."
+def token_batches(
+    lengths: np.ndarray,  # tokens of each text
+    budget: int,  # tokens in a batch, padding included; one text may exceed it
+) -> list[np.ndarray]:
+    "Positions of texts in batches within the budget, the longest texts first."
     order, batches, start = np.argsort(-lengths, kind='stable'), [], 0
     while start < len(order):
         size = max(1, budget // max(1, int(lengths[order[start]])))
@@ -34,8 +37,12 @@ def token_batches(lengths: np.ndarray, budget: int) -> list[np.ndarray]:
     return batches
 
 # %% ../../nbs/02_encoder/08_local.ipynb #54f0bb33
-def run_batches(run, batches: list, cores: int) -> list[np.ndarray]:
-    "The rows that `run(batch)` gives of each batch, as many batches at a time as there are cores for."
+def run_batches(
+    run,  # `run(batch)` gives the rows of the positions in a batch
+    batches: list,
+    cores: int,
+) -> list[np.ndarray]:
+    "The rows of each batch, as many batches at a time as there are cores for."
     import torch
 
     threads = max(1, cores // len(batches)) if batches else 1
@@ -53,16 +60,24 @@ def run_batches(run, batches: list, cores: int) -> list[np.ndarray]:
 class Batches:
     "Runs texts through a model in batches of about equal tokens; what a backend or a reranker has."
 
-    def __init__(self, where: str, device: str, limit: int):
-        # the model, for messages; tokens of the longest text
+    def __init__(
+        self,
+        where: str,  # the model, for messages
+        device: str,
+        limit: int,  # tokens of the longest text
+    ):
         self.where, self.device, self.limit = where, device, limit
         self.budget = 1024 if device == 'cpu' else 65_536  # tokens in a batch, padding included
 
     def __str__(self):
         return f'a batch a core, {self.budget:,} tokens a batch'
 
-    def parts(self, lengths: np.ndarray, run) -> tuple[list, list]:
-        "The positions of each batch, and what `run(positions)` gives of them; half the budget where memory is full."
+    def parts(
+        self,
+        lengths: np.ndarray,  # tokens of each text
+        run,  # `run(positions)` gives their rows
+    ) -> tuple[list, list]:
+        "The positions of each batch, and what `run` gives of them; half the budget where memory is full."
         import torch
 
         cores = torch.get_num_threads() if self.device == 'cpu' else 1
@@ -105,8 +120,13 @@ def openvino_here(where: str):
     return openvino
 
 # %% ../../nbs/02_encoder/08_local.ipynb #8f2662e0
-def run_by_openvino(model, tokenize: Tokens, is_lower: bool, where: str):
-    "Have OpenVINO run a transformer on the processor, its products in bfloat16 if `is_lower`: `forward` is replaced."
+def run_by_openvino(
+    model,  # of transformers; its `forward` is replaced
+    tokenize: Tokens,
+    is_lower: bool,  # products in bfloat16
+    where: str,
+):
+    "Have OpenVINO run a transformer on the processor."
     import torch
     from transformers.modeling_outputs import BaseModelOutput
 
@@ -130,8 +150,11 @@ def run_by_openvino(model, tokenize: Tokens, is_lower: bool, where: str):
     model.forward = forward
 
 # %% ../../nbs/02_encoder/08_local.ipynb #7ab778fc
-def stretches(sizes: list[int], room: int) -> list[tuple[int, int]]:
-    "First and last (exclusive) of the passages, of so many tokens each, that are encoded together."
+def stretches(
+    sizes: list[int],  # tokens of each passage
+    room: int,
+) -> list[tuple[int, int]]:
+    "First and last (exclusive) of the passages that are encoded together."
     found, size = [(0, 0)], 0
     for place, more in enumerate(sizes):
         begins = size and size + more > room

@@ -77,8 +77,8 @@ def object_spec(model) -> EncoderSpec:
     "The spec of a reader's own model object (sentence-transformers', mteb's, …); its revision is '' where it has none."
     about, name = getattr(model, 'mteb_model_meta', None) or model, object_name(model)
     query, document, second_part = _OBJECT_TEMPLATES[object_kind(model)]
-    places = ((model, 'similarity_fn_name'), (about, 'similarity_fn_name'), (model, 'similarity'))
-    named = next(filter(None, (getattr(*place, None) for place in places)), None)
+    named = getattr(model, 'similarity_fn_name', None) or getattr(about, 'similarity_fn_name', None)
+    named = named or getattr(model, 'similarity', None)  # of sentence-transformers and mteb, or of a reader's own
     similarity = 'cos' if callable(named) else str(getattr(named, 'value', named))
     known = similarity in {'dot', 'cos', 'cosine', 'None'}
     what, where = f'similarity {similarity!r} is neither dot nor cos', f'model {type(model).__name__}'
@@ -126,7 +126,8 @@ class TextRenderer:
         template = self._template(role)
         if template == '{text}':
             return [f'{title} {body}'.strip() for title, body in rows]
-        pair, texts = '' if role == 'query' else self.spec.document_pair_template, []
+        pair = '' if role == 'query' else self.spec.document_pair_template
+        texts = []
         for title, body in rows:
             if pair:
                 title, body = title.replace(SEGMENT, ' '), body.replace(SEGMENT, ' ')

@@ -258,7 +258,7 @@ def recorded_fields(
     asked: bool = False,  # whether it was trained under an instruction a line, and goes on taking them
 ) -> dict:
     "What a record beside the weights keeps of a row, as the folder itself has no place for it."
-    names = _BASE_FIELDS + _PAIR_FIELDS * bool(spec.document_pair_template) + _ASKED_FIELDS * asked
+    names = _BASE_FIELDS + (_PAIR_FIELDS if spec.document_pair_template else []) + (_ASKED_FIELDS if asked else [])
     code = {'remote_code': True} if spec.remote_code else {}
     return {name: getattr(spec, name) for name in names} | code
 
@@ -314,8 +314,9 @@ def folder_spec(
 ) -> EncoderSpec:
     "The spec of a sentence-transformers folder, by its own files and by the record of its training."
     folder = Path(path)
-    config, named = json_mapping(folder / _FOLDER_FILE), json_mapping(folder / 'config.json').get('architectures')
-    is_stanfords = isinstance(named, list) and 'HF_ColBERT' in named
+    config = json_mapping(folder / _FOLDER_FILE)
+    heads = json_mapping(folder / 'config.json').get('architectures')
+    is_stanfords = isinstance(heads, list) and 'HF_ColBERT' in heads
     if is_stanfords or config.get('model_type') in _TOKEN_MODELS:
         return _token_folder_spec(folder, config, str(path), revision or folder_fingerprint(folder))
     fix = 'save the model with sentence-transformers, or write a registry row'
@@ -323,7 +324,8 @@ def folder_spec(
     check((folder / 'modules.json').is_file(), 'no modules.json here, so pooling is unknown', folder, fix)
     check_modules(folder)
     mode, pooling, normalizes = own_modules(folder)
-    similarity = _SIMILARITIES.get(named := str(config.get('similarity_fn_name')))
+    named = str(config.get('similarity_fn_name'))
+    similarity = _SIMILARITIES.get(named)
     fix = f'choose one of the two in {_FOLDER_FILE}'
     check(similarity, f'similarity {named!r} is neither dot nor cosine', folder, fix)
     dimensions = kept_dimensions(folder)
@@ -331,8 +333,13 @@ def folder_spec(
     document = None  # in what the tower of documents differs
     if router_file(folder):
         of_documents, _, own_norm = own_modules(folder, 'document')
-        document = {'hub': str(folder), 'revision': revision, 'pooling': of_documents, 'normalize': own_norm}
-        document['branch'] = 'document'
+        document = {
+            'hub': str(folder),
+            'revision': revision,
+            'pooling': of_documents,
+            'normalize': own_norm,
+            'branch': 'document',
+        }
     spec = EncoderSpec(
         name=str(path),
         hub=str(folder),

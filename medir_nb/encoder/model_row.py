@@ -165,8 +165,13 @@ class EncoderSpec(EncoderRow):
         return fingerprint(1, role, of_role, {field: getattr(self, field) for field in _KEY_FIELDS} | set_here)
 
 # %% ../../nbs/02_encoder/03_model_row.ipynb #fbf67102
-def check_type(model: str, setting: str, now, value):
-    "What a reader wrote as the `value` of a setting, in the type of that which it has `now`."
+def check_type(
+    model: str,  # for the message
+    setting: str,  # the field
+    now,  # its present value, which has the type
+    value,  # what a reader wrote
+):
+    "`value` in the type that `setting` has."
     if isinstance(now, bool):
         fits = isinstance(value, bool)
     elif isinstance(now, int):

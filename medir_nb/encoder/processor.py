@@ -19,15 +19,16 @@ _BELOW_AVX512 = {'default', 'avx2', 'sse41', 'avx', 'avx2_vnni'}
 @functools.cache
 def _offered() -> frozenset:
     "The names of the processor's vector instructions, as Linux or torch tells them."
-    if os.path.exists('/proc/cpuinfo'):
+    try:
         lines = Path('/proc/cpuinfo').read_text().splitlines()
-        flags = next((line for line in lines if line.lower().startswith(('flags', 'features'))), ':')
-        return frozenset(flags.split(':')[1].split())
-    import torch
+    except OSError:
+        import torch
 
-    # torch before 2.13 does not tell: nothing is known, and nothing is changed
-    capabilities = getattr(torch.cpu, 'get_capabilities', dict)()
-    return frozenset(name for name, has in capabilities.items() if has is True)
+        # torch before 2.13 does not tell: nothing is known, and nothing is changed
+        capabilities = getattr(torch.cpu, 'get_capabilities', dict)()
+        return frozenset(name for name, has in capabilities.items() if has is True)
+    flags = next((line for line in lines if line.lower().startswith(('flags', 'features'))), ':')
+    return frozenset(flags.split(':')[1].split())
 
 
 def instructions() -> tuple[str, ...]:
@@ -50,8 +51,11 @@ def on_gpu(device: str | None = None) -> bool:
     return torch.cuda.is_available()
 
 
-def working_dtype(dtype: str, device: str | None = None) -> str:
-    "The precision in which weights of `dtype` are computed: float32 on a processor without instructions for it."
+def working_dtype(
+    dtype: str,  # that the weights are stored in, or that a row asks for
+    device: str | None = None,  # default: the GPU, else the CPU
+) -> str:
+    "The precision in which weights are computed: float32 on a processor without instructions for a lower one."
     if dtype not in _INSTRUCTION or on_gpu(device):
         return dtype
     known = instructions()
@@ -59,7 +63,11 @@ def working_dtype(dtype: str, device: str | None = None) -> str:
     return dtype if is_fast or not known else 'float32'
 
 # %% ../../nbs/02_encoder/00_processor.ipynb #127f3401
-def tell_receipt(subject: str, execution, dtype: str):
-    "Name in the folder of a run how `subject`, a model, is computed."
+def tell_receipt(
+    subject: str,  # the model
+    execution,  # how it runs
+    dtype: str,  # in which it is computed
+):
+    "Name in the folder of a run how `subject` is computed."
     how = {'dtype': dtype, 'execution': str(execution), 'instructions': list(instructions())}
     tell_run('execution.json', subject, how)

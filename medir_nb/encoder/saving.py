@@ -36,8 +36,12 @@ def why_not_carried(spec: EncoderSpec) -> str:
     return ''
 
 # %% ../../nbs/02_encoder/16_saving.ipynb #aa9e0090
-def surrounded(tokenizer, before: list[str], after: list[str]):
-    "A fast tokenizer, changed: from now on it puts single tokens around each text and its own marks."
+def surrounded(
+    tokenizer,  # a fast tokenizer; it is changed and returned
+    before: list[str],  # tokens before the ids of a text and the tokenizer's own marks
+    after: list[str],  # tokens behind them
+):
+    "The tokenizer, which from now on puts single tokens around each text."
     from tokenizers import processors
 
     if before or after:
@@ -72,8 +76,11 @@ def carried_spec(spec: EncoderSpec) -> EncoderSpec:
     return replace(spec, query_brackets=(), document_brackets=(), append_eos=False, document=document)
 
 # %% ../../nbs/02_encoder/16_saving.ipynb #f587efc2
-def tower_model(spec: EncoderSpec, role: str):
-    "The modules of `role`, `query` for both, as a sentence-transformers model whose tokenizer reads as the row says."
+def tower_model(
+    spec: EncoderSpec,
+    role: str,  # query or document; one tower for both is that of queries
+):
+    "The modules of `role` as a sentence-transformers model whose tokenizer reads as the row says."
     model = load_sentence_transformer(spec, role, 'cpu')
     tokenizer = surrounded(model.tokenizer, *reading_tokens(spec.tower(role), model.tokenizer))
     if tokenizer.pad_token is None:
@@ -89,7 +96,10 @@ def tower_model(spec: EncoderSpec, role: str):
     return model
 
 # %% ../../nbs/02_encoder/16_saving.ipynb #295148cb
-def carrying_model(encoder: Encoder, instruction: str | None = None):
+def carrying_model(
+    encoder: Encoder,
+    instruction: str | None = None,  # put before queries; the row's default
+):
     "A sentence-transformers model that reads texts as `encoder` does, through `encode_query` and `encode_document`."
     import sentence_transformers
     from sentence_transformers.base.modules import Router
@@ -107,7 +117,10 @@ def carrying_model(encoder: Encoder, instruction: str | None = None):
     return model
 
 # %% ../../nbs/02_encoder/16_saving.ipynb #2a07bd6b
-def save_modules(model, folder: str | Path):
+def save_modules(
+    model,  # a sentence-transformers model
+    folder: str | Path,
+):
     "Save a model; the code that a tower brings stands at the root as well, where transformers looks for it."
     model.save(str(folder), create_model_card=False)
     for file in Path(folder).glob('*/*.py'):

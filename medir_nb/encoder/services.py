@@ -49,8 +49,13 @@ def read_vectors(body: dict, texts: int, where: str) -> np.ndarray:
     return vectors
 
 # %% ../../nbs/02_encoder/09_services.ipynb #992c4836
-def asked_vectors(server: Server, body_of, client, texts: list[str]) -> tuple[np.ndarray, list[bool]]:
-    "Vectors of a request with the body `body_of(texts)`, and which texts had to be shortened."
+def asked_vectors(
+    server: Server,
+    body_of,  # `body_of(texts)` is the body of a request
+    client,
+    texts: list[str],
+) -> tuple[np.ndarray, list[bool]]:
+    "Vectors of one request, and which texts had to be shortened."
     shortened = False
     while True:
         read = functools.partial(read_vectors, texts=len(texts), where=server.where)
@@ -142,7 +147,6 @@ _MTEB_TASK['dataset'] = {'path': 'local', 'revision': 'local'}
 
 def _mteb_inputs(parts: list[tuple[str, str]], role: str) -> tuple:
     "The loader and the keywords that an mteb model's `encode` takes."
-    import pandas as pd
     from mteb.abstasks.task_metadata import TaskMetadata
     from mteb.types import PromptType
     from torch.utils.data import DataLoader
@@ -153,8 +157,11 @@ def _mteb_inputs(parts: list[tuple[str, str]], role: str) -> tuple:
     else:
         rows = [{'text': f'{title} {body}'.strip(), 'title': title, 'body': body} for title, body in parts]
     about = {'task_metadata': TaskMetadata(**_MTEB_TASK, prompt=prompt), 'prompt_type': PromptType(role)}
-    loader = DataLoader(rows, batch_size=32, collate_fn=lambda batch: pd.DataFrame(batch).to_dict('list'))
-    return loader, about | {'hf_split': 'test', 'hf_subset': 'default'}
+
+    def collate(batch):
+        return {column: [row[column] for row in batch] for column in batch[0]}
+
+    return DataLoader(rows, batch_size=32, collate_fn=collate), about | {'hf_split': 'test', 'hf_subset': 'default'}
 
 # %% ../../nbs/02_encoder/09_services.ipynb #9ba3770b
 @register_backend

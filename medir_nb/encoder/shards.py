@@ -147,8 +147,11 @@ def encode_shard(
     encoder, files, met = Encoder(model, device=device), [], {'texts': 0, 'encoded': 0}
     key, layout, hashes = encoder.pin().vector_key('document'), layout_of(encoder.spec), []
     rows = slice_texts(store.slices[number], store.plan['columns'])
-    for block, part in enumerate(iter(lambda: list(itertools.islice(rows, _BLOCK)), [])):
-        ids, texts = [str(row[0]) for row in part], [(title, body) for _, title, body in part]
+    for block in itertools.count():
+        if not (part := list(itertools.islice(rows, _BLOCK))):
+            break
+        ids = [str(doc_id) for doc_id, _, _ in part]
+        texts = [(title, body) for _, title, body in part]
         keys = text_keys(encoder.render(texts, 'document', store.plan['instruction']))
         path = store.folder(number) / f'block-{block:06d}.safetensors'
         if not _is_written(path, key, keys, layout):
@@ -172,7 +175,8 @@ def count_shards(store: ShardStore) -> pd.DataFrame:
     "Texts by shard: expected (none for a file that only its reader can count), found and missing."
     counts = pd.DataFrame({'shard': range(len(store.slices)), 'expected': [part.texts for part in store.slices]})
     found = pd.Series([store.done(number).get('texts') for number in counts.shard], dtype='Int64')
-    counts['expected'], counts['found'] = counts.expected.astype('Int64').fillna(found), found.fillna(0).astype(int)
+    counts['expected'] = counts.expected.astype('Int64').fillna(found)
+    counts['found'] = found.fillna(0).astype(int)
     return counts.assign(missing=counts.expected - counts.found)
 
 
@@ -194,7 +198,8 @@ def shard_vectors(store: ShardStore, encoder: Encoder, numbers) -> tuple[Vectors
     from safetensors import safe_open
 
     key, layout = encoder.pin().vector_key('document'), layout_of(encoder.spec)
-    blocks, ids, small = [], [], {'tokens': [np.empty(0, int)], 'truncated': [np.empty(0, int)]}
+    blocks, ids = [], []
+    small = {'tokens': [np.empty(0, int)], 'truncated': [np.empty(0, int)]}
     fix = 'remove it, and run the same `medir encode` again'
     for number in numbers:
         expected = len(ids) + store.done(number).get('texts', 0)
@@ -207,5 +212,12 @@ def shard_vectors(store: ShardStore, encoder: Encoder, numbers) -> tuple[Vectors
                 parts.append(arrays[name])
         whole = len(ids) == expected
         check(whole, f'shard {number} is not whole', store.place, 'encode it: run the same `medir encode` again')
-    stats = {'encoded': 0, 'cached': len(ids)}
-    return Vectors(blocks, np.arange(len(ids)), *map(np.concatenate, small.values()), stats, layout), ids
+    vectors = Vectors(
+        blocks,
+        rows=np.arange(len(ids)),
+        tokens=np.concatenate(small['tokens']),
+        truncated=np.concatenate(small['truncated']),
+        stats={'encoded': 0, 'cached': len(ids)},
+        layout=layout,
+    )
+    return vectors, ids

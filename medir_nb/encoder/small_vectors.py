@@ -14,8 +14,12 @@ from .store import LAYOUTS, Layout, array_vectors
 class Codes:
     "Vectors in a form of fewer bytes; a slice or an array of positions gives the same of some of them."
 
-    def __init__(self, codes: np.ndarray, beside: np.ndarray, width: int):
-        # a row a vector, what they are read by, and the numbers of a vector
+    def __init__(
+        self,
+        codes: np.ndarray,  # a row a vector
+        beside: np.ndarray,  # what they are read by
+        width: int,  # numbers of a vector
+    ):
         self.codes, self.beside, self.shape = codes, beside, (len(codes), width)
 
     def __len__(self):

@@ -78,7 +78,10 @@ class Layout:
 LAYOUTS = {'dense': Layout()}  # representation of a row, or the form of its stored numbers → its layout
 
 
-def layout_of(spec: EncoderSpec, role: str = 'document') -> Layout:
+def layout_of(
+    spec: EncoderSpec,
+    role: str = 'document',  # query | document
+) -> Layout:
     "How the vectors of a row lie in a block."
     stored = spec.stored_as(role)
     if spec.representation == 'multi_vector' and stored != 'float32':
@@ -146,8 +149,12 @@ def _mapped(path: Path, names) -> dict:
     return arrays
 
 # %% ../../nbs/02_encoder/13_store.ipynb #55becca6
-def read_block(path: Path, key: str, layout: Layout = LAYOUTS['dense']) -> tuple:
-    "The memory-mapped vectors of a block under the contract `key`, and its small arrays; ValueError: torn or foreign."
+def read_block(
+    path: Path,
+    key: str,  # of the contract that it must have been written under
+    layout: Layout = LAYOUTS['dense'],
+) -> tuple:
+    "The memory-mapped vectors of a block and its small arrays; ValueError where it is torn or foreign."
     from safetensors import SafetensorError, safe_open
 
     wanted = layout.types | _SMALL
@@ -161,16 +168,24 @@ def read_block(path: Path, key: str, layout: Layout = LAYOUTS['dense']) -> tuple
             types = {name: block.get_slice(name).get_dtype() for name in wanted}
     except SafetensorError as e:
         raise ValueError(f'torn, or no vector file ({e})') from None
-    fits = types == wanted and small['keys'].shape[1:] == (2,)
-    vectors = layout.rows(_mapped(path, layout.types)) if fits else np.empty(0)
     lengths = {len(array) for array in small.values()}
-    if len(vectors.shape) != 2 or not all(vectors.shape) or lengths != {vectors.shape[0]}:
+    if len(lengths) != 1 or types != wanted or small['keys'].shape[1:] != (2,):
         raise ValueError('its parts do not fit together')
+    vectors = layout.rows(_mapped(path, layout.types))
+    if len(vectors.shape) != 2 or not all(vectors.shape) or lengths != {vectors.shape[0]}:
+        raise ValueError('its vectors do not fit its keys')
     return vectors, small
 
 # %% ../../nbs/02_encoder/13_store.ipynb #e4b0a717
-def write_block(path: Path, key: str, keys: np.ndarray, encoded: Encoded, layout=LAYOUTS['dense'], about=None):
-    "Write a block (the contract's key, hashes of texts n × 2, texts by name in its header) as a whole, or not at all."
+def write_block(
+    path: Path,
+    key: str,  # of the contract that it is written under
+    keys: np.ndarray,  # hashes of the texts, uint64, n × 2
+    encoded: Encoded,
+    layout: Layout = LAYOUTS['dense'],
+    about: dict | None = None,  # texts by name, in its header
+):
+    "Write a block as a whole, or not at all."
     from safetensors import SafetensorError
     from safetensors.numpy import save_file
 

@@ -50,7 +50,8 @@ class Tokens:
 
     def __call__(self, texts: list[str]) -> tuple[list[list[int]], list | None, np.ndarray]:
         "Token ids with special tokens, their segments (or None), and whether a text was truncated."
-        columns, eos = [list(texts)], self.tokenizer.eos_token_id
+        eos = self.tokenizer.eos_token_id
+        columns = [list(texts)]
         if self.pair:
             parts = [text.partition(SEGMENT) for text in texts]
             columns = [[first for first, _, _ in parts], [second for _, _, second in parts]]

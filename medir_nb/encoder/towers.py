@@ -22,8 +22,12 @@ from .saving import carried_spec, tower_model, why_not_carried
 KEPT_LAYERS = ('first', 'spread')
 
 
-def layer_numbers(layers: int, kept: int, which: str = 'first') -> list[int]:
-    "The numbers of the `kept` of so many layers that stay, from 0: the first (KALE), or spread over all."
+def layer_numbers(
+    layers: int,  # that a model has
+    kept: int,  # that stay
+    which: str = 'first',  # first (KALE) | spread
+) -> list[int]:
+    "The numbers of the layers that stay, from 0."
     check(which in KEPT_LAYERS, f'unknown choice of layers {which!r}', 'layers', nearest(which, KEPT_LAYERS))
     if which == 'first':
         return list(range(kept))
@@ -75,8 +79,12 @@ def is_cut(module) -> bool:
     return shorter and torch.equal(weight.detach().cpu().float(), torch.eye(*weight.shape))
 
 # %% ../../nbs/02_encoder/19_towers.ipynb #4d1c01c8
-def of_length(modules: list, length: int, cut: str = 'truncate-normalise') -> list:
-    "The modules of a model, whose vectors get another length: longer ones are cut, shorter ones projected."
+def of_length(
+    modules: list,  # of a sentence-transformers model
+    length: int,  # of its vectors from now on: longer ones are cut, shorter ones projected
+    cut: str = 'truncate-normalise',  # or normalise-truncate, as the released code does
+) -> list:
+    "The modules, whose vectors have another length; unit vectors in the first order of cutting."
     from sentence_transformers.base.modules import Normalize
 
     check(cut in CUTS, f'unknown order {cut!r}', 'cut', nearest(cut, CUTS))
@@ -168,13 +176,17 @@ def joined_towers(
     return model
 
 # %% ../../nbs/02_encoder/19_towers.ipynb #9d998701
-def pair_similarity(model) -> str:
-    "Of `joined_towers`: cos, or dot where documents are cut after they were normalised and stay as long as they are."
+def pair_similarity(
+    model,  # of `joined_towers`
+) -> str:
+    "cos, or dot where documents are cut after they were normalised and stay as long as they are."
     return 'dot' if is_cut(modules_of_role(model, 'document')[-1]) else 'cos'
 
 # %% ../../nbs/02_encoder/19_towers.ipynb #d2265f04
-def query_side(model):
-    "The query tower of a model with a router alone, as a sentence-transformers model; it shares the weights."
+def query_side(
+    model,  # a sentence-transformers model with a router
+):
+    "The query tower alone, as a sentence-transformers model; it shares the weights of `model`."
     from sentence_transformers import SentenceTransformer
 
     alone = SentenceTransformer(modules=modules_of_role(model, 'query'), device=str(model.device))

@@ -6,7 +6,6 @@
 __all__ = []
 
 # %% ../../nbs/02_encoder/01_worker.ipynb #933324c4
-import bisect
 import json
 import os
 import re
@@ -39,8 +38,13 @@ class Batches:
         return [done[i] for i in range(len(sizes))]
 
 # %% ../../nbs/02_encoder/01_worker.ipynb #8c0c0b8a
-def pooled(hidden, mask, pooling, skip=0):
-    "One vector a text of a batch's hidden states, in float32; a mean leaves out `skip` tokens of the prompt."
+def pooled(
+    hidden,  # texts x positions x dimensions
+    mask,  # texts x positions; 1 where a token stands
+    pooling,  # cls | mean | weightedmean | lasttoken
+    skip=0,  # tokens of the prompt, which a mean leaves out
+):
+    "One vector a text of the hidden states of a batch, in float32."
     import torch
 
     hidden, weight = hidden.float(), mask.float()
@@ -65,16 +69,21 @@ def head_modules(model):
     codes = (getattr(model.config, 'auto_map', None) or {}).values()
     named = [*(getattr(model.config, 'architectures', None) or []), *(str(code).split('.')[-1] for code in codes)]
     heads = set()
-    for kind in (getattr(own, name, None) or getattr(transformers, name, None) for name in named):
+    for name in named:
+        kind = getattr(own, name, None) or getattr(transformers, name, None)
         if isinstance(kind, type) and hasattr(kind, 'base_model_prefix') and kind is not type(model):
             with torch.device('meta'):
-                heads |= {name for name, _ in kind(model.config).named_children()}
+                heads |= {child for child, _ in kind(model.config).named_children()}
     body = {name for name, _ in model.named_children()} if model.base_model is model else set()
     return heads - body - {model.base_model_prefix}
 
 # %% ../../nbs/02_encoder/01_worker.ipynb #06be8150
-def tensor_faults(model, told, new_head=False):
-    "The tensors that the files of a model lack, hold besides, or hold in another shape: what transformers `told`."
+def tensor_faults(
+    model,
+    told,  # what transformers says of its loading, with `output_loading_info`
+    new_head=False,  # whether the model gets a head that its files need not know
+):
+    "The tensors that the files of a model lack, hold besides, or hold in another shape, by kind."
     unexpected = set(told['unexpected_keys']) - {name for name, _ in model.named_buffers()}
     if unexpected and (new_head or model.base_model is model):
         heads = head_modules(model)
@@ -159,7 +168,8 @@ class Model:
         @torch.no_grad()
         def run(part):
             if self.settings['load'] == 'own':
-                bare, most = [texts[i][len(prompt) :] for i in part], self.settings['max_tokens']
+                bare = [texts[i][len(prompt) :] for i in part]
+                most = self.settings['max_tokens']
                 vectors = self.checkpoint.model.encode(bare, instruction=prompt, max_length=most)
             else:
                 vectors = self.hidden_vectors([ids[i] for i in part], skip)
@@ -186,13 +196,19 @@ class Row:
         self.prompt, self.sampling, self.stop = prompt, sampling, stop
         self.generator = torch.Generator(device).manual_seed(seed)
 
-    def turn(self, logits, seen, written):
+    def turn(
+        self,
+        logits,  # of one step, a number a word
+        seen,  # tokens of the prompt and of what was written
+        written,  # tokens
+    ):
         "Turn the logits of a step, in place, so that the largest is that of the token which is drawn."
         import torch
 
-        how, seen = self.sampling, seen.unique()
+        how = self.sampling
         if how.repetition_penalty != 1:
-            of_seen, penalty = logits[seen], how.repetition_penalty
+            seen, penalty = seen.unique(), how.repetition_penalty
+            of_seen = logits[seen]
             logits[seen] = torch.where(of_seen > 0, of_seen / penalty, of_seen * penalty)
         if how.presence_penalty and len(written):
             logits[written.unique()] -= how.presence_penalty
@@ -239,26 +255,39 @@ class Steps:
 
         turned = logits.float().clone()
         for row, tokens, row_logits in zip(self.rows, ids, turned):
-            written = tokens[self.width :]
-            row.turn(row_logits, tokens[self.width - len(row.prompt) :], written)
-            if row.is_done(self.tokenizer, written.tolist()):
-                row_logits.fill_(-torch.inf)
-                row_logits[self.filler] = 0
+            row.turn(row_logits, tokens[self.width - len(row.prompt) :], tokens[self.width :])
+        written = ids[:, self.width :].tolist()
+        done = [row.is_done(self.tokenizer, tokens) for row, tokens in zip(self.rows, written)]
+        done = torch.tensor(done, device=turned.device)
+        turned[done] = -torch.inf
+        turned[done, self.filler] = 0
         return turned
 
 # %% ../../nbs/02_encoder/01_worker.ipynb #683553b0
-def write_batch(model, tokenizer, device, prompts, samplings, seeds, stops, pad, ends):
-    "`(text, finish, tokens)` for each of `prompts` (token ids) by the model's `generate`; finish is stop or length."
+def write_batch(
+    model,
+    tokenizer,
+    device,
+    prompts,  # token ids
+    samplings,  # temperature, top_k, top_p, penalties, max_tokens of each
+    seeds,
+    stops,  # strings at which each text ends
+    pad,
+    ends,  # ids of end tokens
+):
+    "`(text, finish, tokens)` for each of `prompts`, by the model's `generate`; finish is stop or length."
     import torch
     from transformers import GenerationConfig, LogitsProcessorList
 
     rows = [Row(*column, device) for column in zip(prompts, samplings, seeds, stops, strict=True)]
-    steps, most = Steps(rows, tokenizer, ends, pad), max(sampling.max_tokens for sampling in samplings)
+    steps = Steps(rows, tokenizer, ends, pad)
+    most = max(sampling.max_tokens for sampling in samplings)
     fixed = {'do_sample': False, 'pad_token_id': pad, 'eos_token_id': sorted(ends) or None}
     config = GenerationConfig(**fixed, max_new_tokens=most)
     with torch.inference_mode():
         grid = torch.tensor([[pad] * (steps.width - len(ids)) + list(ids) for ids in prompts], device=device)
         mask = torch.tensor([[0] * (steps.width - len(ids)) + [1] * len(ids) for ids in prompts], device=device)
+        # greedy over the logits that `steps` turn
         greedy = {'generation_config': config, 'logits_processor': LogitsProcessorList([steps])}
         written = model.generate(grid, attention_mask=mask, **greedy)[:, steps.width :].tolist()
     return [row.read(tokenizer, ends, tokens) for row, tokens in zip(rows, written, strict=True)]
@@ -271,9 +300,19 @@ def end_tokens(model, tokenizer):
     return {token for token in ids if token is not None}
 
 # %% ../../nbs/02_encoder/01_worker.ipynb #c9c493cb
-def longest_fit(fits, most):
-    "The largest number of characters n for which `fits(n)`; it holds for 0, and does not for `most`."
-    return bisect.bisect_left(range(1, most), True, key=lambda n: not fits(n))
+def longest_fit(
+    fits,  # `fits(n)`: whether n characters fit; true for 0 and false for `most`
+    most,
+):
+    "The largest number of characters that fits."
+    low, high = 0, most - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 # %% ../../nbs/02_encoder/01_worker.ipynb #6fa0fc46
 # what begins and ends turns in the chat forms of Llama, Qwen, Mistral, Gemma, DeepSeek and others; not the marks

@@ -48,6 +48,14 @@ def falling_scores(scores: np.ndarray) -> np.ndarray:
 # %% ../../nbs/04_retrieval/04_bm25.ipynb #74cade30
 _ONE = np.float32(1)
 
+
+def inverse_norms(lengths: np.ndarray, k1: float, b: float) -> np.ndarray:
+    "What the count of a word is multiplied with, for each document of so many tokens; all in single precision."
+    k1, b = np.float32(k1), np.float32(b)
+    mean = np.float32(lengths.sum() / max(np.count_nonzero(lengths), 1)) or _ONE  # of texts that have a token
+    with np.errstate(divide='ignore'):
+        return _ONE / (k1 * ((_ONE - b) + b * byte_lengths(lengths).astype(np.float32) / mean))
+
 # %% ../../nbs/04_retrieval/04_bm25.ipynb #7a70bb3e
 class Field:
     "The words of one field of all documents."
@@ -70,16 +78,18 @@ class Field:
         from scipy.sparse import csr_matrix
 
         lengths = np.array([len(of_text) for of_text in numbers], np.int64)
-        n_filled, k1, b = int(np.count_nonzero(lengths)), np.float32(k1), np.float32(b)
         ends = np.concatenate([[0], np.cumsum(lengths)])
         tokens = np.concatenate([np.empty(0, np.int32), *map(np.asarray, numbers)])
         counts = csr_matrix((np.ones(len(tokens), np.float32), tokens, ends), (len(numbers), len(words)))
         counts.sum_duplicates()
-        by_word, mean = counts.tocsc(), np.float32(lengths.sum() / max(n_filled, 1)) or _ONE
-        with np.errstate(divide='ignore'):
-            norms = _ONE / (k1 * ((_ONE - b) + b * byte_lengths(lengths).astype(np.float32) / mean))
+        by_word = counts.tocsc()
         return cls(
-            words, by_word.indptr, by_word.indices, by_word.data * norms[by_word.indices], len(numbers), n_filled
+            words,
+            starts=by_word.indptr,
+            documents=by_word.indices,
+            ratios=by_word.data * inverse_norms(lengths, k1, b)[by_word.indices],
+            n_docs=len(numbers),
+            n_filled=int(np.count_nonzero(lengths)),
         )
 
     def documents_with(self, word: str) -> int:
@@ -293,10 +303,11 @@ class _Bm25sIndex(_StoredWeights):
     def best(self, queries: list[list[str]], ids: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         "Scores and positions of the first `k` documents of each query, and of those that tie with the last."
         tokens = [self.known(of_query) for of_query in queries]
-        first = self._first
-        return settle_ties(
-            lambda rows, depth: first([tokens[row] for row in rows], depth), len(tokens), self.n_docs, k, floor=0.0
-        )
+
+        def search(rows, depth):
+            return self._first([tokens[row] for row in rows], depth)
+
+        return settle_ties(search, len(tokens), self.n_docs, k, floor=0.0)
 
     def save(self, folder: Path):
         "Write the index as bm25s does."
@@ -309,13 +320,15 @@ _SHARD = 1_000_000  # documents of an index that is built at once
 def _build_shards(folder: Path, corpus: Corpus, settings: dict, size: int):
     "Write an index of bm25s for each stretch of a corpus, and the words of all."
     folder.mkdir(parents=True, exist_ok=True)
-    words, counted, total, starts = {}, [], 0, range(0, len(corpus), size)
+    starts = range(0, len(corpus), size)
+    words, counted, total = {}, [], 0  # with their numbers; how many texts of a stretch have each; tokens
     for number, start in enumerate(starts):
         part = Corpus(corpus.table.slice(start, size))
         tokens, _ = numbered_tokens(part, settings['analyzer'], settings['stopwords'], words=words)
         lengths = np.array([len(of_text) for of_text in tokens])
         flat = np.concatenate([np.empty(0, np.int32), *map(np.asarray, tokens)])
-        owners, total = np.repeat(np.arange(len(tokens)), lengths), total + len(flat)
+        total += len(flat)
+        owners = np.repeat(np.arange(len(tokens)), lengths)
         counted.append(np.bincount(np.unique(owners * (len(words) + 1) + flat) % (len(words) + 1)))
         np.savez(folder / f'tokens-{number}.npz', flat=flat, ends=np.cumsum(lengths))
     frequencies = sum(np.pad(of_part, (0, len(words) - len(of_part))) for of_part in counted)
@@ -463,8 +476,9 @@ class BM25:
                 if not self.cached:
                     build(folder, corpus, settings)
                     (folder / 'whole').touch()
+        kind = _Shards if (folder / 'shards.json').is_file() else kind
         try:
-            self.index = (_Shards if (folder / 'shards.json').is_file() else kind)(folder, settings)
+            self.index = kind(folder, settings)
         except Exception as e:
             (folder / 'whole').unlink(missing_ok=True)
             what = f'the stored index is broken ({type(e).__name__})'
@@ -483,7 +497,8 @@ class BM25:
             scores = self.index.scores(tokens[query_id])[[position[doc] for doc in group.doc_id]]
             if self.scorer == 'lucene':  # whose scores have no ties
                 order = np.lexsort((group.doc_id.to_numpy(str), -scores))
-                scores = falling_scores(scores[order])[np.argsort(order)]
+                falling = falling_scores(scores[order])
+                scores = falling[np.argsort(order)]  # back in the order of the group
             parts.append(group.assign(score=scores.astype(float)))
         return pd.concat(parts, ignore_index=True)
 

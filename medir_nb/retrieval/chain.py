@@ -106,22 +106,24 @@ class Expand(Stage):
         searches = method_row(self.expression.method)['reads'] == 'searches' and not self.expression.is_stored
         return self.chain_of(self.chosen['by']) if searches else None
 
-    def _answered(self, job: Job, by_agent, by_writer):
-        "What a function gives that has the model's searches, or is given the passages that the model is shown."
-        if retriever := self.retriever:
-            find = search_for_agent(job, retriever, self.chosen)
-            return by_agent(job.task, self.expression, find, self.kind)
+    def _passages(self, job: Job) -> list[str] | None:
+        "What the model is shown of each query's first documents."
         stored, method = self.expression.is_stored, self.expression.method
-        passages = None if stored else passages_for(job.task, method, self.chosen)
-        return by_writer(job.task, self.expression, self.kind, passages=passages)
+        return None if stored else passages_for(job.task, method, self.chosen)
 
     def run(self, job: Job, k: int = 0) -> Expanded:
         "The texts of each query."
-        return self._answered(job, search_and_write, expand)
+        if not (retriever := self.retriever):
+            return expand(job.task, self.expression, self.kind, passages=self._passages(job))
+        find = search_for_agent(job, retriever, self.chosen)
+        return search_and_write(job.task, self.expression, find, self.kind)
 
     def _missing(self, job: Job) -> int:
         "Generations, or turns of an agent, that no cassette holds."
-        return self._answered(job, pending_turns, pending_generations)
+        if not (retriever := self.retriever):
+            return pending_generations(job.task, self.expression, self.kind, self._passages(job))
+        find = search_for_agent(job, retriever, self.chosen)
+        return pending_turns(job.task, self.expression, find, self.kind)
 
     def plan(self, job: Job) -> Plan:
         missing = self._missing(job)
@@ -296,15 +298,17 @@ def with_max_tokens(
 
     def cut(system: System) -> System:
         if expansion := system.expansion:  # which may name a system to search by
-            settings = [(n, str(with_max_tokens(v, tokens)) if n == 'by' else v) for n, v in expansion.settings]
-            system = replace(system, expansion=expansion._replace(settings=tuple(settings)))
+            settings = dict(expansion.settings)
+            if 'by' in settings:
+                settings['by'] = str(with_max_tokens(settings['by'], tokens))
+            system = replace(system, expansion=expansion._replace(settings=tuple(settings.items())))
         return normal_system(retriever_of(system).with_max_tokens(system, tokens))
 
-    system = parse(expression)
-    is_named = isinstance(system, (System, Fusion))
-    where = '' if is_named else object_name(system)
-    check(is_named, 'the lengths of a model object are its own affair', where, 'set them on the object')
-    return each_system(system, cut)
+    for part in parts(expression):
+        if not isinstance(part, (System, Fusion)):
+            where = object_name(part)
+            raise MedirError('the lengths of a model object are its own affair', where, 'set them on the object')
+    return each_system(expression, cut)
 
 # %% ../../nbs/04_retrieval/15_chain.ipynb #5a0c91e1
 def with_ann(expression, kind: str):
@@ -380,14 +384,20 @@ def score_pairs(
     encoder = None if isinstance(system, Fusion) else retriever_of(system).encoder(Job(task, dtype, device))
     if encoder is None or encoder.spec.representation == 'multi_vector':
         raise NothingToMeasure(f'{system} gives no sentence similarity', task.name, 'name an encoder')
-    is_alone = not (isinstance(system, System) and (system.expansion or system.reranker))
-    what, fix = 'sentence pairs are neither expanded nor reranked', 'name the encoder alone'
-    check(is_alone, what, str(system), fix if is_alone else f'{fix}: {system.name}')
-    roles, vectors = roles_of_sentences(role or encoder.spec.sentence_role), []
+    if isinstance(system, System) and (system.expansion or system.reranker):
+        what = 'sentence pairs are neither expanded nor reranked'
+        raise MedirError(what, str(system), f'name the encoder alone: {system.name}')
+    roles = roles_of_sentences(role or encoder.spec.sentence_role)
+    vectors = []
     for side, role in zip(('sentence1', 'sentence2'), roles, strict=True):
         vectors.append(encode_corpus(encoder, pair_queries(task, side), role, encoder.instruction(task, role)))
     scores = vectors[0].layout.paired(*(unit(side.chunk()) for side in vectors)).astype(float)
-    counted = {f'{name}_docs': sum(side.stats[name] for side in vectors) for name in ('encoded', 'cached')}
-    counted['truncated_docs'] = sum(int(side.truncated.sum()) for side in vectors)
-    counts = encoder_counts(encoder, device, similarity='cos', **counted)
+    counts = encoder_counts(
+        encoder,
+        device,
+        similarity='cos',
+        encoded_docs=sum(side.stats['encoded'] for side in vectors),
+        cached_docs=sum(side.stats['cached'] for side in vectors),
+        truncated_docs=sum(int(side.truncated.sum()) for side in vectors),
+    )
     return Answer(scores, counts.stats(time.perf_counter() - start))

@@ -10,7 +10,7 @@ import resource
 import time
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
-from medir_nb.core.console import note
+from ..core.console import note
 
 # %% ../../nbs/04_retrieval/19_connections.ipynb #b1f00005
 PATIENCE = 30.0  # seconds for a request to arrive; a body of 32 MB takes a slow line a while

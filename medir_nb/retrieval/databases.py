@@ -11,11 +11,11 @@ import uuid
 from pathlib import Path
 from urllib.parse import urlsplit
 import numpy as np
-from medir_nb.core.console import note, progress
-from medir_nb.core.errors import MedirError, boundary, check
-from medir_nb.core.files import read_json, write_json
-from medir_nb.core.guard import is_loopback, is_private
-from medir_nb.encoder.store import Vectors
+from ..core.console import note, progress
+from ..core.errors import MedirError, boundary, check
+from ..core.files import read_json, write_json
+from ..core.guard import is_loopback, is_private
+from ..encoder.store import Vectors
 
 # %% ../../nbs/04_retrieval/01_databases.ipynb #28dd6a58
 ADDRESS = 'MEDIR_STORE_URL'  # of a server

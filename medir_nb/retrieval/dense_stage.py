@@ -55,7 +55,8 @@ def normal_encoder(
         names = [*RETRIEVERS, *COMBINATIONS, *encoder_names(), *checkpoint_names()]
         raise MedirError(f'unknown system {system.name!r}', None, nearest(system.name, names)) from None
     values = {name: True if value is None else value for name, value in system.settings}
-    chosen, changed = encoder_spec(system.name, **values), []
+    chosen = encoder_spec(system.name, **values)
+    changed = []
     is_lower = rows.get(system.name, {}).get('dtype', 'float32') != 'float32'
     for name in sorted(values):
         value = getattr(chosen, name)
@@ -102,7 +103,7 @@ _VECTOR_FIELDS = (
     *('query_brackets', 'document_brackets', 'append_eos', 'prompt_in_pooling', 'bidirectional', 'environment'),
     'dimensions',
 )
-# where they are set
+# what is told only where it is set
 _RARE_FIELDS = ('normalize_before_cut', 'representation', 'max_active_dims', 'joined', 'engine', 'chunks')
 
 
@@ -218,8 +219,10 @@ class EncodedDocuments:
         if self.database is None:
             return self.nearest(queries, self.vectors, *ids, k, similarity, job.device)
 
-        search, n = self.database.search, (len(queries), len(task.corpus))
-        return run_frame(*ids, *settle_ties(lambda rows, depth: search(queries[rows], depth), *n, k), k)
+        def search(rows, depth):
+            return self.database.search(queries[rows], depth)
+
+        return run_frame(*ids, *settle_ties(search, len(queries), len(task.corpus), k), k)
 
 # %% ../../nbs/04_retrieval/09_dense_stage.ipynb #c3b98e66
 def opened_ann(encoder: Encoder, vectors: Vectors, folder: Path, fix: str = 'build the index again') -> AnnIndex:
@@ -238,6 +241,21 @@ def kept_ann(encoder: Encoder, task: Task, vectors: Vectors) -> AnnIndex:
             build_ann(vectors, folder, spec.ann, spec.similarity)
     return opened_ann(encoder, vectors, folder, f'remove {typed(folder)}; the next run builds it')
 
+# %% ../../nbs/04_retrieval/09_dense_stage.ipynb #c3b98e67
+def _with_max_tokens(system: System, tokens: int) -> System:
+    "The system with a longest query and document, unless it says them itself."
+    if encoder_spec(system.name).base_url:
+        return system
+    settings = {'max_query_tokens': tokens, 'max_document_tokens': tokens} | dict(system.settings)
+    return replace(system, settings=tuple(settings.items()))
+
+# %% ../../nbs/04_retrieval/09_dense_stage.ipynb #5629fb45
+def check_chunks(encoder: Encoder, task: Task | None):
+    "Refuse late chunking of passages that overlap, whose words would stand twice in their document."
+    cut = task.passages if task is not None and encoder.spec.chunks else None
+    what = 'a document is encoded once with chunks=late, and its passages overlap'
+    check(not (cut and cut.overlap), what, str(cut), 'leave overlap out')
+
 # %% ../../nbs/04_retrieval/09_dense_stage.ipynb #a3802c65
 class _DenseRanking(Retriever):
     "How an encoder ranks by an exact search; `expression` is a `System` or a reader's own model object."
@@ -247,9 +265,7 @@ class _DenseRanking(Retriever):
 
     def encoder(self, job: Job) -> Encoder:
         encoder = encoder_of(self.expression, job.dtype, job.device)
-        cut = job.task.passages if job.task is not None and encoder.spec.chunks else None
-        what = 'a document is encoded once with chunks=late, and its passages overlap'
-        check(not (cut and cut.overlap), what, str(cut), 'leave overlap out')
+        check_chunks(encoder, job.task)
         return encoder
 
     def models(self) -> list[str]:
@@ -273,11 +289,16 @@ class _DenseRanking(Retriever):
         encoder, documents = searched.encoder, searched.vectors
         queries, counted = query_vectors(encoder, task, expanded)
         check_dimensions(encoder, queries, documents)
-        told = {f'{name}_docs': documents.stats[name] for name in ('encoded', 'cached')}
-        told |= {f'{name}_queries': counted[name] for name in ('encoded', 'truncated')}
-        told |= {'truncated_docs': int(documents.truncated.sum())}
-        server = encoder.spec.url if encoder.spec.url != encoder.spec.base_url else None
-        counts = encoder_counts(encoder, job.device, **told, server=server)
+        counts = encoder_counts(
+            encoder,
+            job.device,
+            encoded_docs=documents.stats['encoded'],
+            cached_docs=documents.stats['cached'],
+            encoded_queries=counted['encoded'],
+            truncated_docs=int(documents.truncated.sum()),
+            truncated_queries=counted['truncated'],
+            server=encoder.spec.url if encoder.spec.url != encoder.spec.base_url else None,
+        )
         if pool is not None:
             return Ranking(searched.score(task, pool, queries, job), counts)
         return Ranking(searched.search(queries, task, depth, job), counts)
@@ -318,7 +339,8 @@ def _conditions(encoder: Encoder, encoded) -> dict:
     }
 
 # %% ../../nbs/04_retrieval/09_dense_stage.ipynb #c36804d7
-_OF_NO_FOLDER = ('stored', 'oversample', 'ann', 'probe', 'max_active_dims', 'joined')  # settings beside kept weights
+# settings that a folder of weights has no place for
+_OF_NO_FOLDER = ('stored', 'oversample', 'ann', 'probe', 'max_active_dims', 'joined')
 
 
 def encoder_about(encoder: Encoder, task: Task) -> dict:
@@ -338,7 +360,8 @@ def encoder_about(encoder: Encoder, task: Task) -> dict:
 
 def _check_saved(encoder: Encoder, saved: Encoder, instruction: str, folder: Path):
     "Refuse saved weights that give another vector for a query."
-    probe, layout = [('', 'which drug lowers blood glucose?')], layout_of(encoder.spec)
+    probe = [('', 'which drug lowers blood glucose?')]
+    layout = layout_of(encoder.spec)
     own = encoder.encode(encoder.render(probe, 'query', instruction), 'query', instruction)
     again = saved.encode(saved.render(probe, 'query'), 'query')
     is_same = np.allclose(layout.to_numbers(own.vectors), layout.to_numbers(again.vectors), atol=1e-4)
@@ -348,12 +371,7 @@ def _check_saved(encoder: Encoder, saved: Encoder, instruction: str, folder: Pat
 class _KeptRanking(_DenseRanking):
     "What an index keeps of it: vectors in a file or in blocks, and an approximate index of them."
 
-    @staticmethod
-    def with_max_tokens(system: System, tokens: int) -> System:
-        if encoder_spec(system.name).base_url:
-            return system
-        settings = {'max_query_tokens': tokens, 'max_document_tokens': tokens} | dict(system.settings)
-        return replace(system, settings=tuple(settings.items()))
+    with_max_tokens = staticmethod(_with_max_tokens)
 
     def _folder(self, place: Path, part: str) -> Path:
         return Path(place) / part / slug(self.retriever, 40)
@@ -363,8 +381,9 @@ class _KeptRanking(_DenseRanking):
         encoder, weights = self.encoder(job), self._folder(place.parent, 'model')
         if not weights.is_dir():
             return encoder
+        kept = Encoder(str(weights), device=job.device)
         own = {name: getattr(encoder.spec, name) for name in _OF_NO_FOLDER}
-        return Encoder(replace(Encoder(str(weights), device=job.device).spec, **own), device=job.device)
+        return Encoder(replace(kept.spec, **own), device=job.device)
 
     def _blocks(self, encoder: Encoder, place: Path) -> Blocks | None:
         "The blocks of an index; None where its vectors are one file."
@@ -387,8 +406,9 @@ class _KeptRanking(_DenseRanking):
 
     def _vectors(self, encoder: Encoder, job: Job, place: Path, store: str) -> tuple[Vectors, object]:
         "The vectors of documents as an index keeps them, and the database that answers in their place."
-        blocks, file = self._blocks(encoder, place), self._folder(place, 'vectors')
-        return open_vectors(file, store) if blocks is None else (open_blocks(blocks, job.task.corpus), None)
+        if (blocks := self._blocks(encoder, place)) is not None:
+            return open_blocks(blocks, job.task.corpus), None
+        return open_vectors(self._folder(place, 'vectors'), store)
 
     def open(self, job: Job, place: Path, store: str = 'flat') -> EncodedDocuments:
         encoder = self._kept_encoder(job, place)
@@ -396,7 +416,8 @@ class _KeptRanking(_DenseRanking):
         vectors, database = self._vectors(encoder, job, place, store)
         if encoder.spec.ann:
             database = opened_ann(encoder, vectors, self._folder(place, 'ann'))
-        return self.documents(encoder, vectors, self._blocks(encoder, place) is None, database)
+        is_scaled = self._blocks(encoder, place) is None  # as a file keeps them
+        return self.documents(encoder, vectors, is_scaled, database)
 
     def disk_bytes(self, job: Job) -> int:
         spec = self.encoder(job).spec
@@ -426,7 +447,8 @@ class DenseRetriever(_KeptRanking):
         about = {'kind': self.kind, 'system': self.retriever, **encoder_about(encoder, job.task)}
         files = self._write_vectors(vectors, job.task.corpus.ids, folder / 'vectors' / name)
         about |= {'files': files, 'dimensions': vectors.dim, 'from_index': is_index}
-        about |= {} if is_index else {'truncated_documents': int(vectors.truncated.sum())}
+        if not is_index:
+            about['truncated_documents'] = int(vectors.truncated.sum())
         if reason := why_not_carried(encoder.spec):
             note(f'{encoder.spec.name}: its weights are not exported: {reason}')
             return about | {'model': '', 'model_left_out': reason}
@@ -461,7 +483,7 @@ class DenseRetriever(_KeptRanking):
         drawn = random.normal(size=(searched, encoded.vectors.shape[1])).astype(np.float32)
         return array_vectors(drawn, layout=layout_of(encoder.spec))
 
-
+# %% ../../nbs/04_retrieval/09_dense_stage.ipynb #5b1d0c23
 BY_REPRESENTATION['dense'] = DenseRetriever
 
 # %% ../../nbs/04_retrieval/09_dense_stage.ipynb #f81487d5

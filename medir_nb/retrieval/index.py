@@ -105,10 +105,10 @@ class Generation:
     def job(self) -> Job:
         "The same, with everything ready that the chain needs before the first question."
         check_settings(self)
-        job, store = replace(self.plain_job, keep_self=True, kept={}), self.about['store']
+        job = replace(self.plain_job, keep_self=True, kept={})
         for retriever in retrievers_of(self.chain):
             with boundary(f'what it keeps for {retriever.retriever} is damaged', self.place, _ANEW):
-                job.once(retriever.retriever, lambda r=retriever: r.open(job, self.place, store))
+                job.once(retriever.retriever, lambda r=retriever: r.open(job, self.place, self.about['store']))
         return job
 
     @cached_property
@@ -193,7 +193,8 @@ def hit_of(
     places, behind = [], {}
     for part, score in passages or [(text, None)]:
         begin, end = matching_sentence(question, part, language)
-        place, start = {'sentence': part[begin:end]}, 0
+        place = {'sentence': part[begin:end]}
+        start = 0  # of the part in its document
         if passages:  # those of the same words stand one after the other
             start = max(0, text.find(part, behind.get(part, 0)))
             behind[part] = start + 1

@@ -116,15 +116,19 @@ class Centroids:
         return np.sort(found[np.argsort(-estimated, kind='stable')[:n]])
 
 # %% ../../nbs/04_retrieval/11_late_stage.ipynb #e9eea86e
-def kept_centroids(documents: Vectors, name: str, seed: int = 0) -> Centroids:
-    "Centroids of the token vectors of documents, trained once and kept under `name`."
-    import faiss
+_SEED = 0  # of the sample, and of its centroids
 
-    path, ends = home() / 'centroids' / f'{name}.npz', np.cumsum(documents.tokens, dtype=np.int64)
+
+def kept_centroids(documents: Vectors, name: str) -> Centroids:
+    "Centroids of the token vectors of documents, trained once and kept under `name`."
+    path = home() / 'centroids' / f'{name}.npz'
     if not path.is_file():
+        import faiss
+
+        ends = np.cumsum(documents.tokens, dtype=np.int64)
         size = min(2 ** int(np.log2(max(1, 16 * np.sqrt(ends[-1])))), int(ends[-1]))
-        drawn = np.sort(np.random.default_rng(seed).permutation(len(documents))[: max(1, size)])
-        trained = faiss.Kmeans(documents.dim, size, niter=4, seed=seed, spherical=True, min_points_per_centroid=1)
+        drawn = np.sort(np.random.default_rng(_SEED).permutation(len(documents))[: max(1, size)])
+        trained = faiss.Kmeans(documents.dim, size, niter=4, seed=_SEED, spherical=True, min_points_per_centroid=1)
         stretches = _stretches(documents.tokens)
         with waiting(f'centroids of {int(documents.tokens.sum()):,} token vectors'):
             sample = [documents.take(drawn[i : i + 1024]).tokens for i in range(0, len(drawn), 1024)]
@@ -163,11 +167,10 @@ class _TokenDocuments(EncodedDocuments):
         if job.kept is None:
             exact = late_search(asked[:_TRIED], self.vectors, task.queries.ids[:_TRIED], task.corpus.ids, 10, *how)
             found = exact.merge(first_ranks(run, 10), on=['query_id', 'doc_id'])
-            said = f'{int(self.vectors.tokens.sum()):,} token vectors are searched by '
-            said += f'{len(self.by_centroids["all"].centroids):,} centroids, which find '
-            said += (
-                f'{len(found) / max(1, len(exact)):.1%} of the exact first ten of {exact.query_id.nunique()} queries'
-            )
+            centroids = len(self.by_centroids['all'].centroids)
+            said = f'{int(self.vectors.tokens.sum()):,} token vectors are searched by {centroids:,} centroids'
+            share = f'{len(found) / max(1, len(exact)):.1%}'
+            said += f', which find {share} of the exact first ten of {exact.query_id.nunique()} queries'
             note(f'{self.encoder.spec.name}: {said}; search=exact compares all')
         return run
 
@@ -176,11 +179,11 @@ class _TokenDocuments(EncodedDocuments):
         if not self.by_centroids:
             key = f'{self.encoder.spec.vector_key("document")[:16]}-{task.corpus.fingerprint[:16]}'
             self.by_centroids['all'] = kept_centroids(self.vectors, key)
-        listed = [pd.DataFrame(columns=RUN_COLUMNS[:2])]
+        listed = []
         for query_id, query in zip(task.queries.ids, queries.chunk().matrices(), strict=True):
             places = self.by_centroids['all'].candidates(np.asarray(query), max(CANDIDATES, 4 * k))
             listed.append(pd.DataFrame({'query_id': query_id, 'doc_id': np.asarray(task.corpus.ids)[places]}))
-        pool = pd.concat(listed[1:] or listed, ignore_index=True)
+        pool = pd.concat(listed or [pd.DataFrame(columns=RUN_COLUMNS[:2])], ignore_index=True)
         return first_ranks(sort_run(self.score(task, pool, queries, job)), k)
 
 # %% ../../nbs/04_retrieval/11_late_stage.ipynb #c6b36307

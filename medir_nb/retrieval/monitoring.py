@@ -77,7 +77,8 @@ class Watch:
         fix = 'pip install "medir_nb[serve]"'
         with boundary('prometheus_client is not installed', 'medir serve', fix, (ImportError,)):
             from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-        self.log, self.registry = QueryLog(log) if log else None, CollectorRegistry()
+        self.log = QueryLog(log) if log else None
+        self.registry = CollectorRegistry()
         own = {'registry': self.registry}
         self.seconds = Histogram('medir_search_seconds', 'Seconds until a question was answered.', **own)
         self.faults = Counter('medir_search_faults', 'Questions without an answer.', ['reason'], **own)

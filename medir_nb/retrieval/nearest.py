@@ -44,6 +44,14 @@ def the_faiss():
     return faiss
 
 
+def _gpu(device: str | None) -> int | None:
+    "The number of the GPU that faiss searches on; None where it has none."
+    faiss = the_faiss()
+    if device == 'cpu' or not hasattr(faiss, 'StandardGpuResources') or not faiss.get_num_gpus():
+        return None
+    return int(device.split(':')[1]) if device and ':' in device else 0
+
+
 @functools.cache
 def _gpu_resources():
     "faiss's working memory on the GPU, one a process: each reserves its own."
@@ -56,12 +64,11 @@ _SPARSE_AT_A_TIME = 64  # queries whose scores lie in memory at once
 
 def _knn(queries: np.ndarray, block: np.ndarray, k: int, device: str | None) -> tuple[np.ndarray, np.ndarray]:
     "The `k` largest dot products of each query with a block and their positions."
-    faiss, block = the_faiss(), np.ascontiguousarray(block)
-    inner, has_gpu = faiss.METRIC_INNER_PRODUCT, hasattr(faiss, 'StandardGpuResources') and faiss.get_num_gpus()
-    if device == 'cpu' or not has_gpu or k > _DEEPEST_ON_GPU:
-        return faiss.knn(queries, block, k, metric=inner)
-    gpu = int(device.split(':')[1]) if device and ':' in device else 0
-    return faiss.knn_gpu(_gpu_resources(), queries, block, k, metric=inner, device=gpu)
+    faiss, gpu, block = the_faiss(), _gpu(device), np.ascontiguousarray(block)
+    inner = faiss.METRIC_INNER_PRODUCT
+    if gpu is not None and k <= _DEEPEST_ON_GPU:
+        return faiss.knn_gpu(_gpu_resources(), queries, block, k, metric=inner, device=gpu)
+    return faiss.knn(queries, block, k, metric=inner)
 
 
 def _sparse_knn(queries, block, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -124,8 +131,9 @@ def dense_search(
 ) -> pd.DataFrame:
     "A run of the exact top `k` documents per query; of bits, among those that differ least; of terms, that share one."
     vectors = queries.chunk() if isinstance(queries, Vectors) else queries
-    known, is_sparse = ['dot', 'cos'], hasattr(vectors, 'multiply')
+    known = ['dot', 'cos']
     check(similarity in known, f'unknown similarity {similarity!r}', None, nearest(similarity, known))
+    is_sparse = hasattr(vectors, 'multiply')
     vectors = vectors if is_sparse else np.asarray(vectors, np.float32)
     if len(documents) == 0 or vectors.shape[0] == 0:
         return pd.DataFrame(columns=RUN_COLUMNS)

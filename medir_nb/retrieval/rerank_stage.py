@@ -126,9 +126,8 @@ def rerank(
     check(depth is None or depth >= 1, f'depth is {depth}', f'reranker {reranker.spec.name}', fix)
     for column, texts, name in (('query_id', task.queries, 'queries'), ('doc_id', task.corpus, 'corpus')):
         lost = next((text_id for text_id in run[column] if text_id not in texts._position), None)
-        check(
-            lost is None, f'{column} {lost!r} of the run is not in the {name}', task.name, 'rerank a run of this task'
-        )
+        what = f'{column} {lost!r} of the run is not in the {name}'
+        check(lost is None, what, task.name, 'rerank a run of this task')
     run = sort_run(run[RUN_COLUMNS])
     ranks = run.groupby('query_id', sort=False).cumcount()
     is_read = ranks < (len(run) if depth is None else depth)
@@ -299,11 +298,12 @@ class Rerank(Reorder):
 
     def model(self, job: Job) -> Reranker:
         name, _, settings = self.expression.reranker
-        overrides = ({'dtype': job.dtype} if job.dtype else {}) | dict(settings)
-        overrides.pop('complete', None)
+        overrides = {'dtype': job.dtype} if job.dtype else {}  # unless the expression says one
+        overrides |= {setting: value for setting, value in settings if setting != 'complete'}
 
-        def make():  # a service keeps nothing of what it is asked
-            return Reranker(reranker_spec(name, device=job.device, **overrides), job.device, job.kept is None)
+        def make():
+            storable = job.kept is None  # a service keeps nothing of what it is asked
+            return Reranker(reranker_spec(name, device=job.device, **overrides), job.device, storable)
 
         return job.once(str(self.expression.reranker), make)
 

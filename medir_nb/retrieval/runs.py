@@ -82,7 +82,8 @@ def settle_ties(
         tied = np.flatnonzero((kth == scores[:, -1]) & (kth > floor))
         if not len(tied):
             break
-        wider, depth = ((0, 0), (0, min(n_docs, depth * 4) - depth)), min(n_docs, depth * 4)
+        depth = min(n_docs, depth * 4)
+        wider = ((0, 0), (0, depth - scores.shape[1]))
         # rows that were not tied end in -inf now and can't be mistaken for tied ones
         scores = np.pad(scores, wider, constant_values=-np.inf)
         positions = np.pad(positions, wider, constant_values=-1)
@@ -129,8 +130,9 @@ _MEND = 'write the run again, or remove the line'
 
 def read_run(path: str | Path) -> pd.DataFrame:
     "A TREC run file as `query_id, doc_id, score`."
-    path, rows = Path(path), {}
+    path = Path(path)
     check(path.is_file(), 'no such run file', path, 'give a TREC run: query Q0 document rank score tag')
+    rows = {}
     for line, where in text_lines(path):
         cells = trec_cells(line)
         check(len(cells) == 6, f'{len(cells)} columns instead of 6', where, _MEND)
@@ -141,8 +143,9 @@ def read_run(path: str | Path) -> pd.DataFrame:
         except ValueError:
             raise MedirError(f'score {written!r} is no number', where, _MEND) from None
         check(math.isfinite(score), f'score {written!r} is not finite', where, _MEND)
-        _, first = rows.get((query, doc), ('', ''))
-        check(not first, f'query {query!r} has document {doc!r} again (first at line {first})', where, _MEND)
+        if (query, doc) in rows:
+            first = rows[query, doc][1]
+            raise MedirError(f'query {query!r} has document {doc!r} again (first at line {first})', where, _MEND)
         rows[query, doc] = score, where.rpartition(':')[2]
     check(rows, 'the run is empty', path, 'write the run again')
     return sort_run(pd.DataFrame([(*ids, score) for ids, (score, _) in rows.items()], columns=RUN_COLUMNS))

@@ -7,6 +7,7 @@ __all__ = ['Busy', 'Batcher', 'Service', 'mcp_server', 'web_app', 'serve', 'serv
 
 # %% ../../nbs/04_retrieval/21_service.ipynb #f3940c71
 import asyncio
+import collections
 import concurrent.futures
 import contextlib
 import html
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Annotated, Any
 import pydantic
 from ..core.console import counted, note
+from ..core.files import canonical
 from ..core.errors import MedirError, boundary, check
 from ..core.guard import is_loopback
 from ..core.places import follows_home, home
@@ -35,13 +37,16 @@ from .updates import count_promised, is_promised, promise
 class Busy(MedirError):
     "More questions wait than can be answered in time."
 
+
+_Asked = collections.namedtuple('_Asked', 'question wanted answer')  # a question that waits; the answer is a future
+
 # %% ../../nbs/04_retrieval/21_service.ipynb #4f288690
 class Batcher:
     "Answers questions of an event loop in one thread, several at a time."
 
     def __init__(
         self,
-        answer,  # `answer(questions, wanted)` gives an answer for each
+        answer,  # `answer(questions, wanted)` gives an answer for each; all of them want the same
         room: int = 64,  # questions that may wait
         most: int = 16,  # questions answered together
         threads: int = 1,  # of one question
@@ -52,42 +57,47 @@ class Batcher:
             if torch := sys.modules.get('torch'):
                 torch.set_num_threads(threads)
 
-        self.thread = concurrent.futures.ThreadPoolExecutor(1, 'medir-answers', use_threads)
+        how = {'thread_name_prefix': 'medir-answers', 'initializer': use_threads}
+        self.thread = concurrent.futures.ThreadPoolExecutor(1, **how)
 
-    async def ask(self, question: str, wanted):
-        "The answer; `Busy` where the queue is full."
+    async def ask(self, question: str, wanted: str):
+        "The answer, by what is `wanted` (JSON, see `ask_service`); `Busy` where the queue is full."
         if len(self._waiting) >= self.room:
             raise Busy(f'{self.room} questions are waiting', None, 'ask again in a moment')
-        answer = asyncio.get_running_loop().create_future()
-        self._waiting.append((question, wanted, answer))
+        asked = _Asked(question, wanted, asyncio.get_running_loop().create_future())
+        self._waiting.append(asked)
         if self._work is None or self._work.done():
             self._work = asyncio.create_task(self._answer_all())
-        return await answer
+        return await asked.answer
 
     async def _answer_all(self):
         "Each time the first question and those that want the same; a client that went away is not answered."
         while self._waiting:
-            wanted = self._waiting[0][1]
-            batch = [asked for asked in self._waiting if asked[1] == wanted][: self.most]
+            wanted = self._waiting[0].wanted
+            batch = [asked for asked in self._waiting if asked.wanted == wanted][: self.most]
             self._waiting = [asked for asked in self._waiting if asked not in batch]
-            await self._answer([asked for asked in batch if not asked[2].done()])
+            await self._answer([asked for asked in batch if not asked.answer.done()])
 
-    async def _answer(self, batch: list[tuple]):
+    async def _answer(self, batch: list[_Asked]):
         "Answer questions in one go; where that fails, each by itself."
         if not batch:
             return
-        questions, loop = [question for question, _, _ in batch], asyncio.get_running_loop()
+        questions, run = [asked.question for asked in batch], asyncio.get_running_loop().run_in_executor
         try:
-            answers = await loop.run_in_executor(self.thread, self.answer, questions, batch[0][1])
+            answers = await run(self.thread, self.answer, questions, batch[0].wanted)
         except Exception as error:
             if len(batch) > 1:
                 for asked in batch:
                     await self._answer([asked])
                 return
             answers = [error]
-        for (_, _, future), answer in zip(batch, answers, strict=True):
-            if not future.done():
-                future.set_exception(answer) if isinstance(answer, Exception) else future.set_result(answer)
+        for asked, answer in zip(batch, answers, strict=True):
+            if asked.answer.done():
+                continue
+            if isinstance(answer, Exception):
+                asked.answer.set_exception(answer)
+            else:
+                asked.answer.set_result(answer)
 
 # %% ../../nbs/04_retrieval/21_service.ipynb #3e09bcf5
 _LOOK_EVERY = 0.3  # seconds
@@ -119,11 +129,10 @@ class Service:
         self._watch = threading.Thread(target=self._look, name='medir-generations', daemon=True)
         self._watch.start()
 
-    def _answers(self, questions: list[str], wanted: dict) -> list[dict]:
-        index = self.index
-        return [
-            {'generation': index.manifest['generation'], 'hits': hits} for hits in index.answers(questions, **wanted)
-        ]
+    def _answers(self, questions: list[str], wanted: str) -> list[dict]:
+        index = self.index  # which may be another one in a moment
+        found = index.answers(questions, **json.loads(wanted))
+        return [{'generation': index.manifest['generation'], 'hits': hits} for hits in found]
 
     def _look(self):
         "Have updates made, and answer from the present generation as soon as there is another one."
@@ -230,9 +239,14 @@ class TypedQuestion(Question):
 
 async def ask_service(service: Service, question: Question, seconds: float) -> dict:
     "The hits of a question, within some seconds; timed and logged."
-    wanted = {'k': question.k, 'filters': question.filters}
-    wanted |= {'per_document': question.per_document, 'whole': question.text}
-    waiting = asyncio.wait_for(service.batcher.ask(question.query, wanted), seconds)
+    wanted = {
+        'k': question.k,
+        'filters': question.filters,
+        'per_document': question.per_document,
+        'whole': question.text,
+    }
+    # as text: filters with 1 and with true are equal mappings, and want other documents
+    waiting = asyncio.wait_for(service.batcher.ask(question.query, canonical(wanted)), seconds)
     try:
         return await service.monitor.answered(question.query, waiting)
     except asyncio.TimeoutError:
@@ -282,9 +296,10 @@ def _add_errors(app):
 
     @app.exception_handler(MedirError)
     async def known(request, error):
-        is_busy = isinstance(error, Busy)
-        status, headers = 503 if is_busy else 422 if error.where == 'filters' else 500, {'retry-after': '1'}
-        return _refusal(status, error.what, str(error.where or ''), error.fix, headers if is_busy else None)
+        where = str(error.where or '')
+        if isinstance(error, Busy):
+            return _refusal(503, error.what, where, error.fix, {'retry-after': '1'})
+        return _refusal(422 if where == 'filters' else 500, error.what, where, error.fix)
 
     @app.exception_handler(Exception)
     async def unforeseen(request, error):
@@ -312,12 +327,12 @@ class _BodyLimit:
 
         async def counting():
             nonlocal size
-            while True:
+            message = await receive()
+            size += len(message.get('body', b''))
+            # a client that is still sending would not hear the answer, so what comes is thrown away
+            while limit < size < limit + _THROWN_AWAY and message.get('more_body'):
                 message = await receive()
                 size += len(message.get('body', b''))
-                # a client that is still sending would not hear the answer, so what comes is thrown away
-                if not (limit < size < limit + _THROWN_AWAY and message.get('more_body')):
-                    break
             if size > limit:
                 raise HTTPException(413, f'the body has more than {limit:,} bytes', {'connection': 'close'})
             return message
@@ -438,7 +453,7 @@ def mcp_server(service: Service, seconds: float = 10.0):
         from mcp.types import ToolAnnotations
 
     @contextlib.contextmanager
-    def told():
+    def told():  # an error of the house as the answer of a tool
         try:
             yield
         except MedirError as error:
@@ -454,7 +469,8 @@ def mcp_server(service: Service, seconds: float = 10.0):
             return service.index.document(id)
 
     name = f'medir {service.folder.resolve().name}'
-    server, reads = MCPServer(name), ToolAnnotations(read_only_hint=True)
+    server = MCPServer(name)
+    reads = ToolAnnotations(read_only_hint=True)
     described = f'Find passages that answer a question among the documents of {name}; each has an id for `fetch`. '
     described += 'Filters name fields of the documents, which hits show: {"year": {"gte": 2020}}.'
     server.tool(name='search', description=described, annotations=reads)(search)
@@ -539,14 +555,15 @@ def serve(
     with taken_port(host, port) as listening:
         service = Service(folder, updates, device, room, threads, log)
         host, taken = listening.getsockname()[:2]  # 127.1 and LOCALHOST are loopback, too
-        address, told = f'http://{f"[{host}]" if ":" in host else host}:{taken}', service.health()
+        address = f'http://{f"[{host}]" if ":" in host else host}:{taken}'
+        told = service.health()
         if not is_loopback(host) and not key:
             may = 'search and change it' if updates else 'search it'
             note(f'{host} is not loopback: whoever reaches this machine may {may}, unless ${KEY_VARIABLE} holds a key')
         counts = f'{told["system"]}, {counted(told["documents"], "document")}, generation {told["generation"]}'
         print(f'{address}  {counts}; what it understands: {address}/docs; Ctrl-C ends it', flush=True)
-        app = web_app(service, is_loopback(host), seconds, mcp_server(service, seconds) if mcp else None)
         how = {'log_level': 'critical', 'access_log': False, 'server_header': False, 'ws': 'none'}
+        app = web_app(service, is_loopback(host), seconds, mcp_server(service, seconds) if mcp else None)
         # so many connections are taken at once before the first of them is looked at
         how |= {'http': PatientProtocol, 'backlog': 100, 'timeout_graceful_shutdown': int(seconds) + 1}
         server = uvicorn.Server(uvicorn.Config(app, **how))

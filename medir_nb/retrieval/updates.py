@@ -114,15 +114,14 @@ def take_promised(
         note(f'{file} is empty: what was promised in it, if anything, is lost; restore a copy of it')
     with _promises(folder) as database:
         rows = database.execute('SELECT rowid, generation, entry, sum FROM promises ORDER BY rowid').fetchall()
-        damaged = [row for row in rows if not _is_whole(*row[1:])]
-        if damaged:
+        whole = [row for row in rows if _is_whole(*row[1:])]
+        if damaged := [row for row in rows if not _is_whole(*row[1:])]:
             with open(aside, 'ab') as lines:  # behind those that were set aside before
                 for _, _, entry, _ in damaged:
                     lines.write((entry if isinstance(entry, bytes) else repr(entry).encode()) + b'\n')
-            said = f'{counted(len(damaged), "damaged promise")} set aside in {aside.name}'
-            note(f'{folder}: {said}; the others are kept')
+            note(f'{folder}: {counted(len(damaged), "damaged promise")} set aside in {aside.name}; the others are kept')
         database.executemany('DELETE FROM promises WHERE rowid = ?', [row[:1] for row in damaged])
-        wanted = [row[1:3] for row in rows if row not in damaged and row[1] > present]
+        wanted = [(number, entry) for _, number, entry, _ in whole if number > present]
         last = max((number for number, _ in wanted), default=present + 1)
         database.execute(f'PRAGMA user_version = {last}')
     return last, [json.loads(entry) for _, entry in wanted]

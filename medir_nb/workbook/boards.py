@@ -19,15 +19,8 @@ from .keys import receipts
 from .cell_tables import cell_table, hardest, hours_on, measurements, receipt_files
 from .cell_tables import results_folder, way_of
 from .board_systems import column_about, column_of, environment_about, measure_of, measured_about
-from medir_nb.workbook.board_systems import (
-    model_about,
-    other_row,
-    OTHERS,
-    own_key,
-    own_row,
-    papers_about,
-    printed_columns,
-)
+from .board_systems import OTHERS, model_about, other_row, own_key, own_row
+from .board_systems import papers_about, printed_columns
 from .board_systems import rows_about, task_about, WEIGHTS
 
 # %% ../../nbs/11_workbook/15_boards.ipynb #c74b3c18
