@@ -51,6 +51,16 @@ class RunPlan:
         return told | {part: [row.cells for row in getattr(self, part)] for part in ('steps', 'judging', 'rows')}
 
 # %% ../../nbs/11_workbook/07_plans.ipynb #a68711b0
+def _evaluation_rows(notebook: str, parameters: dict) -> list[PlanRow]:
+    "The rows of all grids of a notebook; a system that two grids evaluate on a task has one."
+    dtype, limit = parameters.get('dtype') or None, parameters.get('limit') or None
+    rows = {}
+    for tasks, systems in notebook_grids(notebook, parameters):
+        for row in grid_rows(tasks, systems, dtype, limit):
+            rows.setdefault((row.cells['task'], row.cells['system']), row)
+    return list(rows.values())
+
+
 def plan(
     name: str,  # a notebook of the workbook, or a path
     preset: str | None = None,
@@ -59,18 +69,16 @@ def plan(
     "What a run of a notebook would do."
     path = find_notebook(name)
     parameters, declared = resolve_parameters(path, preset, overrides), notebook_plan(path.stem)
-    receipt, loop, rows = valid_receipt(receipt_key(path, parameters)[0]), declared.loop, {}
-    for tasks, systems in notebook_grids(path.stem, parameters):
-        for row in grid_rows(tasks, systems, parameters.get('dtype') or None, parameters.get('limit') or None):
-            rows.setdefault((row.cells['task'], row.cells['system']), row)
+    key, _ = receipt_key(path, parameters)
+    receipt, loop = valid_receipt(key), declared.loop
     return RunPlan(
         name,
         preset,
-        receipt['finished'] if receipt else None,
-        obstacles(path.stem, parameters),
-        loop_rows(loop, parameters) if loop else training_rows(declared.trainings, parameters),
-        judging_rows(declared.judging, parameters),
-        list(rows.values()),
+        finished=receipt['finished'] if receipt else None,
+        obstacles=obstacles(path.stem, parameters),
+        steps=loop_rows(loop, parameters) if loop else training_rows(declared.trainings, parameters),
+        judging=judging_rows(declared.judging, parameters),
+        rows=_evaluation_rows(path.stem, parameters),
     )
 
 # %% ../../nbs/11_workbook/07_plans.ipynb #1b8bf3c8
@@ -195,7 +203,7 @@ def _sum(first: int | None, second: int | None) -> int | None:
 
 
 def _model_rows(works: list[Workload]) -> list[tuple]:
-    "A row of costs for each model and kind of work, in the order in which they came."
+    "A row of costs for each model and kind of work, in the order in which they came; weights are fetched once."
     sums, fetched = {}, set()
     for work in works:
         total = sums.get((work.model, work.kind), Workload(work.model, work.kind))
