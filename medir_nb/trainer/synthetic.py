@@ -497,6 +497,12 @@ class WrittenExample(pydantic.BaseModel):
         return self
 
 # %% ../../nbs/05_trainer/01_synthetic.ipynb #6dc55f25
+def _drawn_values(task: dict, number: int, seed: int) -> dict:
+    "One value of each list of the paper, drawn for this task and number."
+    draw = random.Random(fingerprint(seed, task['id'], number))
+    return {slot: draw.choice(values) for slot, values in method_row('task-example', 'prompt')['values'].items()}
+
+
 @step('id', 'task', hands_on=ASKING)
 def write_examples(
     tasks,  # rows of `{id, task}`
@@ -509,12 +515,13 @@ def write_examples(
     "Examples of tasks: `{id, query, pos, neg, instruction: the task, source, drawn}` (BMRetriever, task level)."
     tasks, usage, met, rows, seen = list(tasks), Usage(), Counter(), [], set()
     how = PromptBatch(model, 'task-example', language, usage=usage, **asking)
-    lists, drawn = method_row('task-example', 'prompt')['values'], {}
+    drawn = {}  # of the number that is asked about, by task
+
+    def values(task: dict) -> dict:
+        return {'task': task['task'], **drawn[task['id']]}
+
     for number in range(n):
-        for task in tasks:
-            draw = random.Random(fingerprint(seed, task['id'], number))
-            drawn[task['id']] = {slot: draw.choice(values) for slot, values in lists.items()}
-        values = lambda task: {'task': task['task'], **drawn[task['id']]}  # noqa: E731
+        drawn |= {task['id']: _drawn_values(task, number, seed) for task in tasks}
         answers = ask_about(tasks, values, replace(how, first=number))
         read, met_here = read_answers([answer for [answer] in answers], WrittenExample)
         met.update(met_here)

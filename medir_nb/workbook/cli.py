@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated
 import typer
 from typer import Option
-from . import __version__
+from .. import __version__
 from ..core.errors import MedirError
 from ..core.console import note, run_command as run_in_one_line
 from ..core.places import at_home
