@@ -141,9 +141,15 @@ class TowerMonitor:
 
 # %% ../../nbs/05_trainer/23_alignment.ipynb #27ff55ba
 class CachedEmbeddings(TowerInput):
-    "Documents of a frozen tower; the vectors of all `texts` that will be read are stored before the first step."
+    "Documents of a frozen tower, whose vectors are stored before the first step."
 
-    def __init__(self, encoder: Encoder, instruction: str, tokenizer, texts):
+    def __init__(
+        self,
+        encoder: Encoder,  # of the document tower
+        instruction: str,
+        tokenizer,
+        texts,  # every text that will be read
+    ):
         super().__init__(encoder, 'document', instruction, tokenizer)
         self.position = {text: row for row, text in enumerate(dict.fromkeys(texts))}
         records = ((str(row), '', text, 'training data') for text, row in self.position.items())

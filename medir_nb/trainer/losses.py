@@ -324,7 +324,11 @@ def squared_and_cosine(student, teacher):
     return squared_distance(student, teacher) + (1 - torch.nn.functional.cosine_similarity(student, teacher)).mean()
 
 # %% ../../nbs/05_trainer/08_losses.ipynb #204be137
-def softmax_divergence(student, teacher, temperature: float):
+def softmax_divergence(
+    student,
+    teacher,  # the distribution that is to be met
+    temperature: float,  # the spread of a unit vector's numbers; unknown in the papers
+):
     "KALE: the Kullback–Leibler divergence of the student's softmax over the numbers of a vector from the teacher's."
     student, teacher = student / temperature, teacher / temperature
     log_softmax = torch.nn.functional.log_softmax

@@ -243,7 +243,8 @@ def load_documents(
     seed: int = 42,  # of the sample
     without: list = (),  # tasks whose relevant documents are left out
 ) -> Mined:
-    "`{id, doc}` rows, or a seeded sample of `limit`; what answers a query of the tasks `without` is left out."
+    """`{id, doc}` rows of a corpus of the registries, a JSON-lines file or folder, or `TASK[:SPLIT]`; a seeded sample
+    of `limit`. Documents relevant to a query of the tasks `without` are left out."""
     published, met = registry('corpora').get(source, {}), Counter()
     answers = set()  # of the tasks; white space and capitals aside
     for task in map(load_task, expand_tasks(without)[0]):

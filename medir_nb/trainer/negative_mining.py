@@ -114,7 +114,8 @@ def hypothesize(
     settings: dict | None = None,  # of the expansion
     language: str = '',
 ) -> Mined:
-    "What `model` writes for each query alone: `{id, text, rewrite_query, doc}`; empty where it wrote nothing usable."
+    """What `model` writes for each query alone: `{id, text, rewrite_query, doc}`; an empty `rewrite_query` where it
+    wrote nothing usable."""
     rows, given = list(rows), tuple((settings or {}).items())
     task = texts_task(rows, language)
     shown = passages_for(task, method, expansion_settings(method, given, 'dense'))

@@ -43,7 +43,10 @@ def printed_precision(*models: str) -> str:
     return 'fp16' if round(largest / 1e9) <= _MAR['most_in_fp16'] else 'bf16'
 
 # %% ../../nbs/05_trainer/24_pair.ipynb #25ea97d3
-def matryoshka_lengths(document: str, *scored: int) -> list[int]:
+def matryoshka_lengths(
+    document: str,  # row or checkpoint of the tower that is trained
+    *scored: int,  # lengths at which it is scored; 0: not known
+) -> list[int]:
     "The released lengths, those that are scored, and the tower's own; none is longer than the tower's vectors."
     spec = encoder_spec(document)
     own = spec.dimensions or spec.dim
@@ -51,8 +54,12 @@ def matryoshka_lengths(document: str, *scored: int) -> list[int]:
     return sorted(length for length in lengths if not own or length <= own)
 
 # %% ../../nbs/05_trainer/24_pair.ipynb #c8e635f2
-def printed_settings(stage: str, models: list[str], symmetric: bool = False) -> dict:
-    "The settings of a stage, as printed for models of their size; `symmetric`: the tower is reported by itself."
+def printed_settings(
+    stage: str,  # of `PRINTED`
+    models: list[str],  # rows or checkpoints that are trained together
+    symmetric: bool = False,  # the tower is reported by itself
+) -> dict:
+    "The settings of a stage, as printed for models of their size."
     check(stage in PRINTED, f'MAR has no stage {stage!r}', 'printed', nearest(stage, PRINTED))
     alone = _MAR['alone'] if symmetric and stage.endswith('-init') else {}
     return {**PRINTED[stage], **alone, 'precision': printed_precision(*models)}
@@ -63,8 +70,12 @@ _CUT = {'hypothetical': False, 'gradient_cache': 32}
 _ROWS_AT_A_TIME = 48  # of RetroMAE, which accumulates: it has no cache of gradients
 
 
-def printed_stages(tower: str, symmetric: bool = False, backbone: str = '') -> dict[str, dict]:
-    "Stage → the settings that MAR prints of a tower (query, document), in the precision of its backbone's size."
+def printed_stages(
+    tower: str,  # query | document
+    symmetric: bool = False,  # the tower is reported by itself
+    backbone: str = '',  # whose size decides the precision; '': the paper's
+) -> dict[str, dict]:
+    "Stage → the settings that MAR prints."
     backbones = _MAR['backbones']
     check(tower in backbones, f'MAR has no tower {tower!r}', 'tower', nearest(tower, backbones))
     backbone = backbone or backbones[tower]
@@ -96,7 +107,10 @@ class TowerSettings(StrictSettings):
     seed: int = 42
 
 # %% ../../nbs/05_trainer/24_pair.ipynb #e58fcdd2
-def tower_settings(config=None, **settings) -> TowerSettings:
+def tower_settings(
+    config=None,  # a mapping, or settings that were checked before
+    **settings,  # put over those of `config`
+) -> TowerSettings:
     "The checked settings of a tower's training."
     checked = checked_settings(TowerSettings, config, 'training of a tower', **settings)
     where = f'training of {checked.name}'

@@ -79,7 +79,10 @@ class RetrieverSettings(StrictSettings):
     seed: int = 42
 
 # %% ../../nbs/05_trainer/21_retriever.ipynb #c8e8f341
-def retriever_settings(config=None, **settings) -> RetrieverSettings:
+def retriever_settings(
+    config=None,  # a mapping, or settings that were checked before
+    **settings,  # put over those of `config`
+) -> RetrieverSettings:
     "The checked settings of a retriever's training."
     checked = checked_settings(RetrieverSettings, config, 'training of a retriever', **settings)
     where = f'training of {checked.name}'

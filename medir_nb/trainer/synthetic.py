@@ -118,8 +118,14 @@ _FIRST_LOOK = 16  # rows before the first look at repeats
 _FEWEST = 8  # answers that say something
 
 
-def refuse_repeats(judged: list, n: int, most: float, model: str, method: str):
-    "Stop where more than the share `most` of `(text, faults)`, `n` a row, repeat the answer to another row."
+def refuse_repeats(
+    judged: list,  # (text, faults) of the answers so far
+    n: int,  # answers a row
+    most: float,  # share
+    model: str,
+    method: str,
+):
+    "Stop where more than the share `most` of the answers repeat the answer to another row."
     first_row, repeats = {}, Counter()
     for i, (text, _) in enumerate(judged):
         text = ' '.join(text.split())
@@ -285,7 +291,8 @@ def synthesize_queries(
     language: str = '',  # '': read from the script of the documents
     **asking,  # form, prompt, sampling, replay, most_repeated, as in `PromptBatch`
 ) -> Mined:
-    "A query for each document: `{id, task, text, doc}`, `task` the style of its examples."
+    """A query for each document: `{id, task, text, doc}`, `task` the style of its examples. Sampling of the method row
+    (temperature 1.0, top-p 0.8) unless given."""
     rows = list(documents)
     language = language or detect_language([row['doc'] for row in rows])
     blocks = example_blocks(language, styles, examples)
