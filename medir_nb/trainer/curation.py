@@ -113,7 +113,7 @@ def _filter(vectors: Vectors, order: np.ndarray, limits: Limits, seeds: int, fil
             written = time.monotonic()
     return kept
 
-# %% ../../nbs/05_trainer/07_curation.ipynb #01bb038e
+# %% ../../nbs/05_trainer/07_curation.ipynb #88daba29
 def _content(vectors: Vectors) -> str:
     "A hash of vectors in their order."
     digest = xxhash.xxh3_128()
@@ -121,7 +121,7 @@ def _content(vectors: Vectors) -> str:
         digest.update(np.ascontiguousarray(vectors.chunk(start, start + 10_000)).tobytes())
     return digest.hexdigest()
 
-
+# %% ../../nbs/05_trainer/07_curation.ipynb #01bb038e
 def diverse_vectors(
     vectors,  # an array or `Vectors`, a candidate each
     limits: Limits | str = 'document',  # or a set of `TABLE_10`

@@ -150,7 +150,7 @@ class LearnedTemperature(torch.nn.Module):
         "Lift a value that a step took below the floor."
         self.log.data.clamp_(min=math.log(self.least))
 
-# %% ../../nbs/05_trainer/08_losses.ipynb #3d682927
+# %% ../../nbs/05_trainer/08_losses.ipynb #080b4998
 def _check_sizes(model, sizes: list, normalise: str, similarity: str):
     "Refuse first numbers that a vector does not have, and an order that nothing follows."
     check(normalise in _ORDERS, f'unknown order {normalise!r}', 'normalise', nearest(normalise, _ORDERS))
@@ -160,7 +160,7 @@ def _check_sizes(model, sizes: list, normalise: str, similarity: str):
     what = f'{max(sizes)} of {width} numbers cannot be kept'
     check(min(sizes) > 0 and max(sizes) <= width, what, 'matryoshka', f'write numbers from 1 to {width}')
 
-
+# %% ../../nbs/05_trainer/08_losses.ipynb #3d682927
 class _Contrast(torch.nn.Module):
     "The settings of an InfoNCE loss, and the loss of some queries under them."
 
@@ -564,7 +564,7 @@ def naming_loss(
     total = sum(checkpoint(part_loss, *each, use_reentrant=False) for each in parts)
     return total * get_world_size() / sum_over_processes(wanted.sum()).clamp(min=1)
 
-# %% ../../nbs/05_trainer/08_losses.ipynb #4f3fef53
+# %% ../../nbs/05_trainer/08_losses.ipynb #2714100f
 def _check_backbone(lm, pooling: str, positions: str):
     "Refuse a pooling that nobody knows, and a backbone that has no positions or no head to lend."
     known, where, kind = ('cls', 'mean'), 'RetroMAE', type(lm).__name__
@@ -574,7 +574,7 @@ def _check_backbone(lm, pooling: str, positions: str):
     check(lends, f'{kind} has no table of positions', where, 'set positions to learned or sinusoidal')
     mlm_head(lm)
 
-
+# %% ../../nbs/05_trainer/08_losses.ipynb #4f3fef53
 class RetroMAE(torch.nn.Module):
     "The masked language model and its decoder: what a training calls for the loss."
 

@@ -88,7 +88,7 @@ class ExampleWriter:
         example = {'input_ids': [*prompt, *kept], 'labels': [*[-100] * len(prompt), *kept]}
         return example, Counter(rows=1, shortened_prompts=int(shortened), cut_answers=int(len(kept) < len(target)))
 
-# %% ../../nbs/05_trainer/18_sft.ipynb #039fe00a
+# %% ../../nbs/05_trainer/18_sft.ipynb #8852745e
 def _questions_and_answers(path: str) -> list[tuple[str, str, str]]:
     "`(query, answer, where)` of each line."
     lines = [
@@ -98,7 +98,7 @@ def _questions_and_answers(path: str) -> list[tuple[str, str, str]]:
     check(lines, 'there is no line to train on', path, 'write {"text": …, "top_rewrite_query": …}')
     return lines
 
-
+# %% ../../nbs/05_trainer/18_sft.ipynb #039fe00a
 def sft_examples(config: SFTSettings, spec: LLMSpec, tokenizer, ends: set) -> tuple[list[dict], dict]:
     "`{input_ids, labels}` of each line, and language, wording and counts; `ends`: the model's end tokens."
     path, lines = config.data, _questions_and_answers(config.data)

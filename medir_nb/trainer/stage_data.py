@@ -233,7 +233,7 @@ def group_of(source: str) -> str:
         return known[source].get('domain', '')
     return 'biomedical' if source.partition(':')[0] in registry('tasks') else ''
 
-# %% ../../nbs/05_trainer/20_stage_data.ipynb #0487744a
+# %% ../../nbs/05_trainer/20_stage_data.ipynb #23c9274b
 def _of_groups(rows: list[dict], groups: list, left_out: Counter) -> list[dict]:
     "The rows whose group stays, and into `left_out` how many of each other group do not; a reader's own stay always."
     kept = []
@@ -248,7 +248,7 @@ def _of_groups(rows: list[dict], groups: list, left_out: Counter) -> list[dict]:
             left_out[group] += 1
     return kept
 
-
+# %% ../../nbs/05_trainer/20_stage_data.ipynb #0487744a
 def _gathered(data: TuningData) -> Mined:
     "The rows of all sets and files whose group stays."
     asked = [name for name in data.sets if group_of(name) in (*data.groups, '')]

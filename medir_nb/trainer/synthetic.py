@@ -503,13 +503,13 @@ class WrittenExample(pydantic.BaseModel):
             raise ValueError('the query is its document')
         return self
 
-# %% ../../nbs/05_trainer/01_synthetic.ipynb #6dc55f25
+# %% ../../nbs/05_trainer/01_synthetic.ipynb #ddadf9dc
 def _drawn_values(task: dict, number: int, seed: int) -> dict:
     "One value of each list of the paper, drawn for this task and number."
     draw = random.Random(fingerprint(seed, task['id'], number))
     return {slot: draw.choice(values) for slot, values in method_row('task-example', 'prompt')['values'].items()}
 
-
+# %% ../../nbs/05_trainer/01_synthetic.ipynb #6dc55f25
 @step('id', 'task', hands_on=ASKING)
 def write_examples(
     tasks,  # rows of `{id, task}`

@@ -38,7 +38,7 @@ def _add_reading_columns(frame, scores: list):
         said = '{scored_pairs:,} scored, {cached_pairs:,} stored, {truncated_pairs:,} truncated'
         frame['pairs'] = [said.format(**pairs[label]) if label in pairs else '' for label in frame.system]
 
-# %% ../../nbs/11_workbook/18_cli_evaluate.ipynb #f493ef0c
+# %% ../../nbs/11_workbook/18_cli_evaluate.ipynb #d828b2f9
 def _say_ann(frame):
     "Shares of the exact lists that approximate indexes find, and their losses, with intervals; in place."
     from medir_nb.evaluator.statistics import ends_text
@@ -48,7 +48,7 @@ def _say_ann(frame):
         cells = zip(frame[name], low, high, strict=True)
         frame[name] = ['' if value != value else f'{value:.4f} {ends_text(*ends)}'.strip() for value, *ends in cells]
 
-
+# %% ../../nbs/11_workbook/18_cli_evaluate.ipynb #f493ef0c
 def shown_scores(scores: list):
     "The frame of scores that a reader sees."
     from medir_nb.evaluator.scores import scores_table

@@ -35,7 +35,7 @@ def _check_source(source: str, option: str = ''):
     kind = 'file' if path.suffix else 'folder'
     check(path.exists() or may_be_task, f'no such {kind}', source, fix)
 
-# %% ../../nbs/11_workbook/23_cli_index.ipynb #805f6974
+# %% ../../nbs/11_workbook/23_cli_index.ipynb #7a20b4d1
 def _check_nothing_lost(
     index: str,
     task,  # all documents that could be read
@@ -62,7 +62,7 @@ def _check_nothing_lost(
     fix = 'make it readable, mount it or take the empty folder away; or give the other documents with --add'
     check(not lost, what, index, fix)
 
-
+# %% ../../nbs/11_workbook/23_cli_index.ipynb #805f6974
 def _read_documents(source: str, lang: str | None, below: Path | None = None, index: str = '', columns=None):
     "Documents that are read as `medir study look` does; what cannot be read is said, and is kept in an `index`."
     from medir_nb.study.reading import documents_task

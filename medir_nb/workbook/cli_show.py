@@ -43,7 +43,7 @@ def tasks_command(
 # %% ../../nbs/11_workbook/20_cli_show.ipynb #daebdee7
 Paper = Annotated[str | None, Argument(help='A paper of the ledger, such as r2med (default: all).')]
 
-# %% ../../nbs/11_workbook/20_cli_show.ipynb #0c749be2
+# %% ../../nbs/11_workbook/20_cli_show.ipynb #ce405841
 def _show_runnable(paper: str | None, wide: bool, rows: bool):
     "Print the cells that this machine reaches, and how many it does not, by reason."
     with waiting('coverage'):
@@ -57,7 +57,7 @@ def _show_runnable(paper: str | None, wide: bool, rows: bool):
     _show_catalogue({'runnable': reached, 'not here': counted}, wide, rows)
     note(f'{len(reached):,} cells run here within {MOST_HOURS} h each; {measured:,} of them were measured')
 
-
+# %% ../../nbs/11_workbook/20_cli_show.ipynb #0c749be2
 def coverage_command(
     paper: Paper = None,
     is_runnable: Annotated[

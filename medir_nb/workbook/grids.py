@@ -120,7 +120,7 @@ def _workloads(system, counts: SystemCounts) -> list[Workload]:
         work.append(Workload(llm, 'write', counts.write, tokens))
     return work
 
-# %% ../../nbs/11_workbook/06_grids.ipynb #318fcab4
+# %% ../../nbs/11_workbook/06_grids.ipynb #e234c3bc
 _JOINING = {'fusion', 'repeat', 'hypothetical', 'strict'}  # settings of how a text is used, after it was written
 
 
@@ -133,7 +133,7 @@ def _shared_work(text: str) -> tuple[str, tuple]:
     asked = tuple((name, value) for name, value in settings if name not in _JOINING)
     return str(replace(system, expansion=None, reranker=None)), (method, llm, *asked)
 
-
+# %% ../../nbs/11_workbook/06_grids.ipynb #318fcab4
 class _Grid:
     "Counts the work of systems, each piece of work once."
 

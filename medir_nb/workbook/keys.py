@@ -95,7 +95,7 @@ def data_fingerprints(parameters: dict) -> dict[str, str]:
             marks[f'checkpoint {word}'] = checkpoint_mark(word)
     return marks | server_marks(words)
 
-# %% ../../nbs/11_workbook/02_keys.ipynb #c0c50354
+# %% ../../nbs/11_workbook/02_keys.ipynb #10a7bc0f
 def _library_fingerprint() -> str:
     "A hash of the package: its code, registries, published numbers and committed cassettes."
     import medir_nb
@@ -104,7 +104,7 @@ def _library_fingerprint() -> str:
     files = [file for file in sorted(package.rglob('*')) if file.suffix in {'.py', '.yaml', '.csv', '.jsonl'}]
     return fingerprint({str(file.relative_to(package)): file_fingerprint(file) for file in files})
 
-
+# %% ../../nbs/11_workbook/02_keys.ipynb #c0c50354
 def receipt_key(
     path: Path,  # of the notebook
     parameters: dict,  # resolved

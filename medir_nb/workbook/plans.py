@@ -50,7 +50,7 @@ class RunPlan:
         told = {'notebook': self.name, 'preset': self.preset, 'finished': self.finished, 'obstacles': self.obstacles}
         return told | {part: [row.cells for row in getattr(self, part)] for part in ('steps', 'judging', 'rows')}
 
-# %% ../../nbs/11_workbook/07_plans.ipynb #a68711b0
+# %% ../../nbs/11_workbook/07_plans.ipynb #39464ac7
 def _evaluation_rows(notebook: str, parameters: dict) -> list[PlanRow]:
     "The rows of all grids of a notebook; a system that two grids evaluate on a task has one."
     dtype, limit = parameters.get('dtype') or None, parameters.get('limit') or None
@@ -60,7 +60,7 @@ def _evaluation_rows(notebook: str, parameters: dict) -> list[PlanRow]:
             rows.setdefault((row.cells['task'], row.cells['system']), row)
     return list(rows.values())
 
-
+# %% ../../nbs/11_workbook/07_plans.ipynb #a68711b0
 def plan(
     name: str,  # a notebook of the workbook, or a path
     preset: str | None = None,
