@@ -222,12 +222,6 @@ def save_adapters(adapters: dict, folder: Path):
         save_file(values, Path(folder) / f'{role}.safetensors')
 
 
-def merge_adapters(adapters: dict):
-    "Add each adapter to the weights below it, and take it off."
-    for adapter in adapters.values():
-        adapter.merge_and_unload()
-
-
 def load_adapters(adapters: dict, folder: Path):
     "Put saved matrices into adapters of the same shape."
     from peft import get_peft_model_state_dict, set_peft_model_state_dict
@@ -241,3 +235,9 @@ def load_adapters(adapters: dict, folder: Path):
             own = get_peft_model_state_dict(adapter, save_embedding_layers=False)
             refuse_other_names(own, matrices, file, 'train it again')
             set_peft_model_state_dict(adapter, matrices)
+
+# %% ../../nbs/05_trainer/12_safe_training.ipynb #1325e38b
+def merge_adapters(adapters: dict):
+    "Add each adapter to the weights below it, and take it off."
+    for adapter in adapters.values():
+        adapter.merge_and_unload()

@@ -125,7 +125,8 @@ def _encoding(task: str, system, joined: bool) -> TaskWork:
     tokens = most if counts.tokens is None else min(most, counts.tokens)
     rate = encode_rate(_parameters(row))
     hours = counts.encode / rate / 3600 if rate else None
-    return TaskWork(task, str(system), counts.encode, 0, _cpu_hours(tokens, _parameters(row)), hours)
+    on_cpu = _cpu_hours(tokens, _parameters(row))
+    return TaskWork(task, str(system), texts=counts.encode, pairs=0, cpu_hours=on_cpu, gpu_hours=hours)
 
 # %% ../../nbs/11_workbook/11_cell_tables.ipynb #533e1e32
 def leaf_systems(expression) -> list:
@@ -157,7 +158,7 @@ def works_of(expression: str, task: str) -> list[TaskWork]:
         else:
             row, pairs = registry('rerankers')[system.reranker[0]], counts.score
             hours = _cpu_hours(pairs * row['max_tokens'], _parameters(row))
-        works.append(TaskWork(task, str(system), 0, pairs, hours, None))
+        works.append(TaskWork(task, str(system), texts=0, pairs=pairs, cpu_hours=hours, gpu_hours=None))
     return works
 
 # %% ../../nbs/11_workbook/11_cell_tables.ipynb #93392127

@@ -296,7 +296,7 @@ def pool_size(judged: JudgedTask, judging, parameters: dict) -> PoolSize:
     "How large the pool of a task may be."
     row, limit, missing = judged.row, parameters[judging.limit] or None, ''
     if judged.left_out:
-        return PoolSize(0, 0, 0, row['language'], None, judged.left_out)
+        return PoolSize(0, 0, 0, language=row['language'], passage=None, missing=judged.left_out)
     try:
         task = load_task(judged.source, limit=limit)
         queries, documents, language = len(task.queries), len(task.corpus), task.language
@@ -309,7 +309,8 @@ def pool_size(judged: JudgedTask, judging, parameters: dict) -> PoolSize:
     retrievers = parameters[judging.retrievers]
     lists = 1 if is_fused or isinstance(retrievers, str) else len(retrievers)
     pairs = min(parameters[judging.size] * lists, documents)
-    return PoolSize(queries, documents, pairs, language, document_tokens(row), missing)
+    passage = document_tokens(row)
+    return PoolSize(queries, documents, pairs, language=language, passage=passage, missing=missing)
 
 # %% ../../nbs/11_workbook/06_grids.ipynb #883472f2
 def _work_of(judge, size: PoolSize) -> Workload:
@@ -378,7 +379,7 @@ def _curated_row(name: str, judge, most: int, limit: int) -> PlanRow:
             queries, missing = None, e.fix or e.what
             language = registry('tasks').get(task, {}).get('language', 'en')
     asked = limit if queries is None else min(queries, limit or queries)
-    size = PoolSize(asked, asked * most, most, language, None, missing)
+    size = PoolSize(asked, asked * most, most, language=language, passage=None, missing=missing)
     work = _work_of(judge, size)
     if not asked:
         size, work = replace(size, missing=f'{missing}; {most} a query'), Workload(work.model, 'judge', None, None)

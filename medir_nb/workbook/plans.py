@@ -202,7 +202,7 @@ def _sum(first: int | None, second: int | None) -> int | None:
     return None if first is None or second is None else first + second
 
 
-def _model_rows(works: list[Workload]) -> list[tuple]:
+def _model_rows(works: list[Workload]) -> list[dict]:
     "A row of costs for each model and kind of work, in the order in which they came; weights are fetched once."
     sums, fetched = {}, set()
     for work in works:
@@ -211,10 +211,12 @@ def _model_rows(works: list[Workload]) -> list[tuple]:
         sums[work.model, work.kind] = replace(total, texts=texts, tokens=tokens, read=total.read + work.read)
     rows = []
     for work in sums.values():
-        cost, tokens = work_cost(work), _sum(work.tokens, work.read)
+        cost = work_cost(work)
+        tokens = _sum(work.tokens, work.read)
         gigabytes = 0.0 if work.model in fetched else cost.gigabytes
         fetched.add(work.model)
-        rows.append((work.model, work.kind, work.texts, tokens, gigabytes, cost.hours, cost.dollars))
+        row = {'model': work.model, 'work': work.kind, 'texts': work.texts, 'tokens': tokens}
+        rows.append(row | {'GB to fetch': gigabytes, 'hours': cost.hours, 'dollars': cost.dollars})
     return rows
 
 # %% ../../nbs/11_workbook/07_plans.ipynb #7964c0ef
@@ -233,7 +235,8 @@ def plan_costs(plans: list[RunPlan]):
     rows, tasks = _model_rows([work for row in parts for work in row.work]), registry('tasks')
     cells = [row.cells for each in plans for row in each.rows]
     for name in dict.fromkeys(cell['task'] for cell in cells if cell['data'] == 'missing'):
-        rows.append((f'data of {name}', 'fetch', 0, 0, _gigabytes(tasks.get(name, {})), 0.0, 0.0))
+        row = {'model': f'data of {name}', 'work': 'fetch', 'texts': 0, 'tokens': 0}
+        rows.append(row | {'GB to fetch': _gigabytes(tasks.get(name, {})), 'hours': 0.0, 'dollars': 0.0})
     return pd.DataFrame(rows, columns=['model', 'work', *_FIGURES], dtype=object)
 
 # %% ../../nbs/11_workbook/07_plans.ipynb #954e6ed8
