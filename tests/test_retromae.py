@@ -167,6 +167,8 @@ def test_own_positions_are_trained_or_stay(rows):
     assert RetroMAE(load_masked(encoder_spec('tiny-bert')), positions='learned').decoder.positions is not None
     with pytest.raises(MedirError, match='has no table of positions'):
         RetroMAE(lm, positions='backbone')
+    with pytest.raises(MedirError, match="pooled by 'last'"):
+        RetroMAE(lm, pooling='last')
 
 
 @pytest.mark.parametrize('name', KINDS)

@@ -119,14 +119,14 @@ def _train(config: RetrieverSettings, stage: str, folder: Path, start: str, watc
         output = config.pretrained_name or (config.name if alone else f'{config.name}-pretrained')
         if checkpoint_record(output):
             record_trained_from(output, pinned(encoder_spec(config.backbone, **fields)))
-        data, negatives = write_pair_data(config.pretraining_data, folder), 0
+        data = write_pair_data(config.pretraining_data, folder)
     else:
         output = config.name
         if start:
             record_trained_from(start, pinned(encoder_spec(config.backbone, **fields)))
             stands_on = {'model': start} if config.merge else stands_on | {'adapter': start}
         how = {'dtype': config.dtype or None, 'device': config.device or None}
-        data, negatives = write_tuning_data(config.tuning_data, folder, **how), config.tuning_data.negatives
+        data = write_tuning_data(config.tuning_data, folder, **how)
     printed = printed_training(config.size)[stage] if config.size else {'temperature': 1.0}
     own = {
         'output': output,
@@ -134,6 +134,7 @@ def _train(config: RetrieverSettings, stage: str, folder: Path, start: str, watc
         'lora': config.lora.model_dump() if config.lora else None,
         'seed': config.seed,
     }
+    negatives = config.tuning_data.negatives if stage == 'tuning' else 0
     settings = {'negatives': negatives, 'hypothetical': False, **printed, **own, **getattr(config, stage)}
     return train_encoder(data=str(data.path), watch=watch, **stands_on, **settings), data
 
