@@ -94,7 +94,7 @@ def base_key(spec: EncoderSpec) -> dict:
     # what few rows have is in the key only there
     return base | {name: getattr(spec, name) for name in _RARE if getattr(spec, name)}
 
-# %% ../../nbs/05_trainer/15_encoders.ipynb #51231a6b
+# %% ../../nbs/05_trainer/15_encoders.ipynb #2ed5383d
 def _carried(config: EncoderSettings, base: EncoderSpec):
     return carrying_model(Encoder(base), config.instruction)
 
@@ -109,7 +109,7 @@ def _adapted(model, config: EncoderSettings, base: EncoderSpec) -> dict:
         load_adapters(adapters, checkpoint_folder(config.adapter) / 'adapter')
     return adapters
 
-
+# %% ../../nbs/05_trainer/15_encoders.ipynb #51231a6b
 def trained_model(config: EncoderSettings, base: EncoderSpec, device, make_model: Callable = _carried) -> tuple:
     "The model that the folder will hold, with weights that can be trained, and its adapters by role."
     served = replace(base, dtype='float32', similarity=config.similarity)

@@ -288,7 +288,7 @@ def set_lines(name: str, row: TuningRow, place: Path | None):
     for path in [place] if place.is_file() else _published_files(place, row):
         yield from file_rows(path, row.columns)
 
-# %% ../../nbs/05_trainer/04_labelled_sets.ipynb #baa91d05
+# %% ../../nbs/05_trainer/04_labelled_sets.ipynb #656c06e4
 def _values(line: dict, row: TuningRow, where: str) -> dict:
     "What the rule of `row` reads of a line; a value that has a default may be missing."
     values = {}
@@ -301,7 +301,7 @@ def _values(line: dict, row: TuningRow, where: str) -> dict:
         values[name] = plain_text(value, where) if parameter.annotation is str else value
     return values
 
-
+# %% ../../nbs/05_trainer/04_labelled_sets.ipynb #baa91d05
 def convert(line: dict, row: TuningRow, where: str) -> Converted | str:
     "What a line says, its texts stripped; or why it says nothing."
     if any(name in line and text not in str(line[name]) for name, text in row.only.items()):
@@ -415,7 +415,7 @@ class _LabelledSet:
         for number, (line, where) in enumerate(set_lines(self.name, self.row, self.place)):
             yield str(number), convert(line, self.row, where)
 
-# %% ../../nbs/05_trainer/04_labelled_sets.ipynb #9046a98c
+# %% ../../nbs/05_trainer/04_labelled_sets.ipynb #8847469b
 def _is_split(source: str) -> bool:
     "Whether a source is `TASK:SPLIT`."
     name, _, split = source.partition(':')
@@ -442,7 +442,7 @@ def _collection(name: str, row: TuningRow, folder: Path | None, split: str) -> T
     commit = commit_of(row.hub, row.revision, 'dataset', f'tuning set {name}')
     return load_hub(row.hub, commit, row.parts, split or row.split, allow_unknown_qrels=True)
 
-
+# %% ../../nbs/05_trainer/04_labelled_sets.ipynb #9046a98c
 def _found_set(source: str, path: str = '', split: str = '') -> _LabelledSet:
     "The set of that name, in its place or at `path`."
     if _is_split(source):

@@ -65,7 +65,7 @@ def _rows_read(settings: dict, rows: int | None) -> int | None:
         return settings['max_steps'] * settings['batch_size'] * settings['accumulation']
     return None if rows is None else int(rows * settings['epochs'])
 
-# %% ../../nbs/11_workbook/05_trainings.ipynb #616dd369
+# %% ../../nbs/11_workbook/05_trainings.ipynb #c9d2133f
 def _number(count, values: dict) -> int:
     "A count of a plan: a number, or the parameter that holds it."
     return count if isinstance(count, int) else parameter_value(values, count)
@@ -76,7 +76,7 @@ def _trainings(step, parameters: dict) -> int:
     kinds = step.again.times if step.again and parameters[step.again.where] else 1
     return kinds * (len(parameter_value(parameters, step.seeds)) if step.seeds else 1)
 
-
+# %% ../../nbs/11_workbook/05_trainings.ipynb #616dd369
 def _counted(step, size: LoopSize, parameters: dict) -> tuple[int, float]:
     "Texts that a step of a loop writes, encodes or reads in all its trainings, and their tokens."
     n, lengths = size.documents, size.lengths
