@@ -150,6 +150,8 @@ def test_own_positions_are_trained_or_stay(rows):
     learned, fixed = RetroMAE(lm, length=16), RetroMAE(lm, positions='sinusoidal', length=16)
     assert learned.decoder.positions.weight.requires_grad and not fixed.decoder.positions.weight.requires_grad
     assert RetroMAE(load_masked(encoder_spec('tiny-bert')), positions='learned').decoder.positions is not None
+    with pytest.raises(MedirError, match="pooled by 'last'"):
+        RetroMAE(lm, pooling='last')
 
 
 @pytest.mark.parametrize('name', KINDS)

@@ -617,6 +617,8 @@ def test_where_the_library_can_do_the_same_it_does(rows, pairs, mini_batch):
     library.learns = False
     theirs_value, theirs, _ = gradients(model, library, features(), None)
     assert abs(value - theirs_value) < 1e-5 * value and (ours - theirs).norm() < 1e-4 * ours.norm()
+    with pytest.raises(MedirError, match="unknown order 'first'"):
+        InfoNCE(model, 0.05, matryoshka=sizes, normalise='first')
 
 
 @pytest.mark.parametrize('part', [1, 4, 6])

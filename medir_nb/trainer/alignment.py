@@ -29,7 +29,7 @@ from .settings import AboveZero, Count, OneOrMore, StrictSettings, NotNegative, 
 from .encoders import check_carried, check_contrast, pair_trainer, training_pairs
 from .loop import Recipe, hub_name, trained_row, check_enough, seeded_arguments, stage
 from .pairs import PairBatches, TowerInput
-from .safe_training import Lora, save_adapters, with_adapter
+from .safe_training import Lora, merge_adapters, save_adapters, with_adapter
 
 # %% ../../nbs/05_trainer/23_alignment.ipynb #6acc5edd
 def _unit(vectors):
@@ -74,7 +74,11 @@ class TowerMonitorSettings(StrictSettings):
     rank: AboveZero = 2.0  # effective rank below which it has
 
 # %% ../../nbs/05_trainer/23_alignment.ipynb #860e2882
-def collapse_of(now: dict, start: dict, limits: TowerMonitorSettings) -> str:
+def collapse_of(
+    now: dict,  # mean cosine and effective rank of a tower
+    start: dict,  # likewise, before the first step
+    limits: TowerMonitorSettings,
+) -> str:
     "What of a tower's vectors has collapsed, in words; '' where nothing has."
     if now['cosine'] > max(limits.cosine, start['cosine']):
         return f'two different texts have a mean cosine of {now["cosine"]:.3f}'
@@ -137,9 +141,15 @@ class TowerMonitor:
 
 # %% ../../nbs/05_trainer/23_alignment.ipynb #27ff55ba
 class CachedEmbeddings(TowerInput):
-    "Documents of a frozen tower; the vectors of all `texts` that will be read are stored before the first step."
+    "Documents of a frozen tower, whose vectors are stored before the first step."
 
-    def __init__(self, encoder: Encoder, instruction: str, tokenizer, texts):
+    def __init__(
+        self,
+        encoder: Encoder,  # of the document tower
+        instruction: str,
+        tokenizer,
+        texts,  # every text that will be read
+    ):
         super().__init__(encoder, 'document', instruction, tokenizer)
         self.position = {text: row for row, text in enumerate(dict.fromkeys(texts))}
         records = ((str(row), '', text, 'training data') for text, row in self.position.items())
@@ -220,16 +230,27 @@ class TowerRows:
 
     def key(self) -> dict:
         "What the weights and the reading of texts come from."
-        by_role, documents = {}, [self.document.document_template, self.document.document_pair_template]
-        templates = {'query': self.query.query_template, 'document': documents}
-        for role in ROLES:
-            spec = getattr(self, role)
-            tower, same = spec.tower(role), ('prompt_in_pooling', 'bidirectional')
-            own = {'hub': hub_name(tower.hub), 'template': templates[role]}
-            by_role[role] = asdict(tower) | own | {name: getattr(spec, name) for name in same}
-        return by_role
+        return {role: _tower_key(getattr(self, role), role) for role in ROLES}
+
+
+def _tower_key(spec: EncoderSpec, role: str) -> dict:
+    tower = spec.tower(role)
+    template = spec.query_template if role == 'query' else [spec.document_template, spec.document_pair_template]
+    further = {'template': template, 'prompt_in_pooling': spec.prompt_in_pooling, 'bidirectional': spec.bidirectional}
+    return asdict(tower) | {'hub': hub_name(tower.hub)} | further
 
 # %% ../../nbs/05_trainer/23_alignment.ipynb #87c74b4f
+def _row(name: str, config: AlignmentSettings) -> EncoderSpec:
+    "The row of a tower, with the lengths of the settings."
+    spec = pinned(encoder_spec(name))
+    check_carried(spec)
+    lengths = {
+        'max_query_tokens': config.max_query_tokens or spec.max_query_tokens,
+        'max_document_tokens': config.max_document_tokens or spec.max_document_tokens,
+    }
+    return replace(spec, **lengths)
+
+
 def tower_rows(config: AlignmentSettings) -> TowerRows:
     "The rows of both towers, with the lengths of the settings."
     where, named = f'training of {config.output}', (config.query, config.document)
@@ -240,12 +261,7 @@ def tower_rows(config: AlignmentSettings) -> TowerRows:
     output = checkpoint_folder(config.output)
     own = any(checkpoint_folder(name) == output for name in names)
     check(not own, 'a checkpoint cannot be its own base', 'output', 'choose another output')
-    rows = [pinned(encoder_spec(name)) for name in names]
-    for i, row in enumerate(rows):
-        check_carried(row)
-        lengths = ('max_query_tokens', 'max_document_tokens')
-        rows[i] = replace(row, **{name: getattr(config, name) or getattr(row, name) for name in lengths})
-    return TowerRows(*rows)
+    return TowerRows(*(_row(name, config) for name in names))
 
 # %% ../../nbs/05_trainer/23_alignment.ipynb #e07ff17f
 def trained_towers(config: AlignmentSettings, rows: TowerRows, device) -> tuple:
@@ -329,16 +345,19 @@ def _build(config: AlignmentSettings, rows: TowerRows, pairs, arguments: dict):
     arguments['learning_rate_mapping'] = {r'sub_modules\.query\.': rate} if rate else {}
     arguments = seeded_arguments(config, arguments, SentenceTransformerTrainingArguments)
     model, adapters = trained_towers(config, rows, arguments.device)
-    length, mirrored = vector_length(modules_of_role(model, 'document')), is_mirrored(config, pairs)
+    length = vector_length(modules_of_role(model, 'document'))
     spec = pair_spec(rows.query, rows.document, config.output, length, pair_similarity(model))
     tokenizers = {role: modules_of_role(model, role)[0].tokenizer for role in ROLES}
     told = spec.default_instruction if config.instruction is None else config.instruction
     batches = TowerBatches(pairs, Encoder(plain_spec(config, spec)), tokenizers, told, False, config.mask_positives)
+    mirrored = is_mirrored(config, pairs)
     batches.mirrored = mirrored
     panel = _panel(config, pairs, batches, model, arguments.device)
     if config.keep_vectors:
-        side, encoder = batches.document, Encoder(rows.document, device=str(arguments.device))
+        # encoded here, and once, every text that the document side will read
+        encoder = Encoder(rows.document, device=str(arguments.device))
         texts = [text for row in pairs.rows for text in (*row.pos, *row.neg, *([row.query] if mirrored else []))]
+        side = batches.document
         batches.document = CachedEmbeddings(encoder, side.instruction, side.tokens.tokenizer, texts)
     trainer = pair_trainer(model, arguments, pairs, objective(config, model, mirrored), batches)
     trainer.adapters, trainer.spec, trainer.tells = adapters, spec, (panel.read,)
@@ -350,6 +369,7 @@ def _save(config: AlignmentSettings, rows: TowerRows, trainer, folder: Path) -> 
     model, spec = trainer.model, trainer.spec
     if trainer.adapters:
         save_adapters(trainer.adapters, folder / 'adapter')
+        merge_adapters(trainer.adapters)
     told = spec.default_instruction if config.instruction is None else config.instruction
     model.prompts = Encoder(plain_spec(config, spec)).prompts(told)
     if config.distance == 'scores' and config.distance_weight:

@@ -38,9 +38,15 @@ def word_sequences(text: str, n: int) -> set[tuple]:
 
 # %% ../../nbs/05_trainer/05_contamination_check.ipynb #6bed3857
 class QueryIndex:
-    "The queries of test sets by name, to be compared with training queries as `contamination` says."
+    "The queries of test sets, to be compared with training queries."
 
-    def __init__(self, test_sets: dict[str, list], n: int = 5, threshold: float = 0.7, shortest: int = 3):
+    def __init__(
+        self,
+        test_sets: dict[str, list],  # name → queries
+        n: int = 5,  # words in a row
+        threshold: float = 0.7,  # share of a test query's sequences
+        shortest: int = 3,  # words of a query whose sequences are compared
+    ):
         sane = 0 < threshold <= 1 and n > 0
         check(sane, f'n={n}, threshold={threshold}', 'contamination', 'n from 1, a share up to 1')
         self.queries = [(name, text) for name, texts in test_sets.items() for text in texts]
@@ -72,8 +78,10 @@ def _queries_of(task: Task) -> list[str]:
     return list(dict.fromkeys(task.queries.texts()))
 
 
-def load_test_queries(tasks: list | None = None) -> tuple[dict[str, list], dict]:
-    "Test set → its queries; and, where all registered ones were meant (None), why some are not read."
+def load_test_queries(
+    tasks: list | None = None,  # as `expand_tasks` takes them; None: every registered task at hand
+) -> tuple[dict[str, list], dict]:
+    "Test set → its queries; and, where all registered ones were meant, why some are not read."
     if tasks is not None:
         loaded = [load_task(task) for task in expand_tasks(tasks)[0]]
         return {task.name: _queries_of(task) for task in loaded}, {}

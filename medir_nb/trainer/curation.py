@@ -69,7 +69,8 @@ class GrowingIndex:
 
     def let_in(self, candidates: np.ndarray, seeds: int = 0) -> np.ndarray:
         "Which candidates enter, as if one came after the other; the first `seeds` do unasked."
-        in_index, near = np.zeros(len(candidates), int), near_pairs(candidates, candidates, self.t)
+        near = near_pairs(candidates, candidates, self.t)
+        in_index = np.zeros(len(candidates), int)
         for block in self.blocks:
             in_index += near_pairs(candidates, block, self.t).sum(1)
         entered = np.zeros(len(candidates), bool)
@@ -112,6 +113,14 @@ def _filter(vectors: Vectors, order: np.ndarray, limits: Limits, seeds: int, fil
             written = time.monotonic()
     return kept
 
+# %% ../../nbs/05_trainer/07_curation.ipynb #88daba29
+def _content(vectors: Vectors) -> str:
+    "A hash of vectors in their order."
+    digest = xxhash.xxh3_128()
+    for start in range(0, len(vectors), 10_000):
+        digest.update(np.ascontiguousarray(vectors.chunk(start, start + 10_000)).tobytes())
+    return digest.hexdigest()
+
 # %% ../../nbs/05_trainer/07_curation.ipynb #01bb038e
 def diverse_vectors(
     vectors,  # an array or `Vectors`, a candidate each
@@ -120,7 +129,8 @@ def diverse_vectors(
     order: str = 'random',  # random | given; unknown in the paper
     seed: int = 42,  # of a random order
 ) -> np.ndarray:
-    "The positions of those vectors that no more than `n` vectors before them have said, in the order of their entry."
+    """The positions of those vectors that are no more than `n` times said already, in the order in which they entered:
+    each is compared with all that entered before it."""
     if isinstance(limits, str):
         check(limits in TABLE_10, f'no limits {limits!r}', 'diversity', nearest(limits, TABLE_10))
         limits = TABLE_10[limits]
@@ -129,13 +139,10 @@ def diverse_vectors(
     if seeds >= len(vectors):
         note(f'diversity: with {seeds:,} seeds all {len(vectors):,} candidates enter unasked; lower seeds')
     vectors = vectors if isinstance(vectors, Vectors) else array_vectors(vectors)
-    positions, content = np.arange(len(vectors)), xxhash.xxh3_128()
+    positions = np.arange(len(vectors))
     if order == 'random':
         positions = np.random.default_rng(seed).permutation(len(vectors))
-    for start in range(0, len(vectors), 10_000):
-        content.update(np.ascontiguousarray(vectors.chunk(start, start + 10_000)).tobytes())
-    what = {'vectors': content.hexdigest(), 'seeds': seeds}
-    settings = {**asdict(limits), 'order': order, 'seed': seed, **what}
+    settings = {**asdict(limits), 'order': order, 'seed': seed, 'vectors': _content(vectors), 'seeds': seeds}
     folder = home() / 'diversity' / fingerprint(settings)[:16]
     with lock(folder / 'state'):
         write_json(folder / 'settings.json', settings)
@@ -195,8 +202,15 @@ def wash(
 Candidate = namedtuple('Candidate', 'query_id query doc_id document')
 
 # %% ../../nbs/05_trainer/07_curation.ipynb #79ad3166
-def retrieved_candidates(queries, documents, system, top: int = 50, language: str = '', **options) -> list[list]:
-    "For each query `{id, text}` the `Candidate`s of `{id, doc}` that a system finds, best first."
+def retrieved_candidates(
+    queries,  # rows of `{id, text}`
+    documents,  # rows of `{id, doc}`
+    system,  # an expression, or an encoder of the reader's
+    top: int = 50,  # documents a query
+    language: str = '',  # '': read from the script of the texts
+    **options,  # dtype, device
+) -> list[list[Candidate]]:
+    "For each query what a system finds, best first."
     text_of = [(str(row['id']), row['text']) for row in queries]
     corpus = [(row['id'], row['doc']) for row in documents]
     check(text_of and corpus, 'there are no queries or no documents', 'curation', 'give rows of both')
@@ -239,7 +253,12 @@ def scale_of(scale: Scale | str) -> Scale:
 _QUERIES_AT_A_TIME = 64
 
 
-def judged_lists(found: list[list], judge: Callable, scale: Scale | str, counts: Counter) -> list[tuple[list, list]]:
+def judged_lists(
+    found: list[list[Candidate]],  # of `retrieved_candidates`
+    judge: Callable,  # a list of `Candidate` → as many votes
+    scale: Scale | str,
+    counts: Counter,
+) -> list[tuple[list[Candidate], list[Candidate]]]:
     "For each query its positives and its negatives, as found; what has no usable vote is added to `counts`."
     scale, lists = scale_of(scale), []
     for start in progress(range(0, len(found), _QUERIES_AT_A_TIME), desc='judging', unit='64 queries'):

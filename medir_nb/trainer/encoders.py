@@ -24,7 +24,7 @@ from ..encoder.towers import is_cut
 from .loop import Recipe, base_of, hub_name, record_trained_from, trained_row
 from .loop import check_enough, seeded_arguments, stage
 from .pairs import DiskPairs, PairBatches, Pairs, training_lines
-from .safe_training import Lora, load_adapters, loss_parameters, safe_trainer
+from .safe_training import Lora, load_adapters, loss_parameters, merge_adapters, safe_trainer
 from .safe_training import save_adapters, with_adapter
 from .settings import AboveZero, Count, OneOrMore, Settings, processes_of
 
@@ -94,11 +94,22 @@ def base_key(spec: EncoderSpec) -> dict:
     # what few rows have is in the key only there
     return base | {name: getattr(spec, name) for name in _RARE if getattr(spec, name)}
 
-# %% ../../nbs/05_trainer/15_encoders.ipynb #51231a6b
+# %% ../../nbs/05_trainer/15_encoders.ipynb #2ed5383d
 def _carried(config: EncoderSettings, base: EncoderSpec):
     return carrying_model(Encoder(base), config.instruction)
 
 
+def _adapted(model, config: EncoderSettings, base: EncoderSpec) -> dict:
+    "Role → the adapter of its tower; one tower serves both roles."
+    adapters = {}
+    for role in ROLES if has_two_towers(base) else ROLES[:1]:
+        tower = modules_of_role(model, role)[0]
+        adapters[role] = with_adapter(tower.model, config.lora, f'model {base.name}')
+    if config.adapter:
+        load_adapters(adapters, checkpoint_folder(config.adapter) / 'adapter')
+    return adapters
+
+# %% ../../nbs/05_trainer/15_encoders.ipynb #51231a6b
 def trained_model(config: EncoderSettings, base: EncoderSpec, device, make_model: Callable = _carried) -> tuple:
     "The model that the folder will hold, with weights that can be trained, and its adapters by role."
     served = replace(base, dtype='float32', similarity=config.similarity)
@@ -110,12 +121,7 @@ def trained_model(config: EncoderSettings, base: EncoderSpec, device, make_model
         for module in filter(is_cut, behind):
             # a layer of a saved folder comes back with weights to train, and this one only keeps the first numbers
             module.requires_grad_(False)
-    adapted, adapters = ROLES if has_two_towers(base) else ROLES[:1], {}  # one tower serves both roles
-    for role in adapted if config.lora else ():
-        tower = modules_of_role(model, role)[0]
-        adapters[role] = with_adapter(tower.model, config.lora, f'model {base.name}')
-    if config.adapter:
-        load_adapters(adapters, checkpoint_folder(config.adapter) / 'adapter')
+    adapters = _adapted(model, config, base) if config.lora else {}
     if config.gradient_checkpointing:
         model.gradient_checkpointing_enable({'use_reentrant': False})
     return model, adapters
@@ -155,6 +161,7 @@ def _save(config: EncoderSettings, base: EncoderSpec, asked: bool, trainer, fold
     "A sentence-transformers folder; the fields that the record of an encoder has of its own."
     if config.lora:
         save_adapters(trainer.adapters, folder / 'adapter')
+        merge_adapters(trainer.adapters)
     save_modules(trainer.model, folder)
     if config.library != 'SentenceTransformer':
         base = replace(base, dim=trainer.model.get_embedding_dimension())

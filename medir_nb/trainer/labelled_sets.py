@@ -203,7 +203,9 @@ def sets_under(instruction: str) -> list[str]:
         return text.strip().rstrip('.').casefold()
 
     rows = {name: row for name, row in registry('tuning').items() if not row.get('by_line')}
-    wordings = {name: map(plain, (row['instruction'], *row.get('also', ()))) for name, row in rows.items()}
+    wordings = {
+        name: [plain(text) for text in (row['instruction'], *row.get('also', ()))] for name, row in rows.items()
+    }
     return [name for name, known in wordings.items() if plain(instruction) in known]
 
 # %% ../../nbs/05_trainer/04_labelled_sets.ipynb #8a398cbf
@@ -267,6 +269,15 @@ def file_rows(path: str | Path, columns: list = ()):
         yield from _READERS[kind](path, list(columns))
 
 # %% ../../nbs/05_trainer/04_labelled_sets.ipynb #891ab24f
+def _published_files(folder: Path, row: TuningRow) -> list[Path]:
+    "The files of a set in its folder: those of its row, else pairs.jsonl."
+    found = [path for name in row.files if (path := find_file(folder, name, required=False))]
+    own = find_file(folder, 'pairs.jsonl', required=False)
+    fix = f'put {" or ".join([*row.files, "pairs.jsonl"])} there, or corpus.jsonl, queries.jsonl and qrels'
+    check(found or own, 'none of its files is here', folder, fix)
+    return found or [own]
+
+
 def set_lines(name: str, row: TuningRow, place: Path | None):
     "The published lines of a set with their place."
     if place is None:
@@ -274,31 +285,30 @@ def set_lines(name: str, row: TuningRow, place: Path | None):
         for config, split in row.configs:
             yield from hub_rows(row.hub, config, split, commit)
         return
-    found = [place]
-    if place.is_dir():
-        found = [path for file in row.files if (path := find_file(place, file, required=False))]
-        own = find_file(place, 'pairs.jsonl', required=False)
-        fix = f'put {" or ".join([*row.files, "pairs.jsonl"])} there, or corpus.jsonl, queries.jsonl and qrels'
-        check(found or own, 'none of its files is here', place, fix)
-        found = found or [own]
-    for path in found:
+    for path in [place] if place.is_file() else _published_files(place, row):
         yield from file_rows(path, row.columns)
+
+# %% ../../nbs/05_trainer/04_labelled_sets.ipynb #656c06e4
+def _values(line: dict, row: TuningRow, where: str) -> dict:
+    "What the rule of `row` reads of a line; a value that has a default may be missing."
+    values = {}
+    for name, parameter in inspect.signature(RULES[row.rule]).parameters.items():
+        names = row.fields[name]
+        default = None if parameter.default is parameter.empty else parameter.default
+        value = first_value(line, (names,) if isinstance(names, str) else tuple(names), where, default)
+        if name == 'label':  # same, different, or nothing
+            value = next((meaning for meaning, means in row.labels.items() if str(value) in map(str, means)), '')
+        values[name] = plain_text(value, where) if parameter.annotation is str else value
+    return values
 
 # %% ../../nbs/05_trainer/04_labelled_sets.ipynb #baa91d05
 def convert(line: dict, row: TuningRow, where: str) -> Converted | str:
     "What a line says, its texts stripped; or why it says nothing."
     if any(name in line and text not in str(line[name]) for name, text in row.only.items()):
         return 'of another source'
-    unfit, values = (TypeError, KeyError, ValueError, AttributeError, IndexError), {}
+    unfit = (TypeError, KeyError, ValueError, AttributeError, IndexError)
     with boundary(f'this line is none of the rule {row.rule}', where, 'correct the fields of its row', unfit):
-        for name, parameter in inspect.signature(RULES[row.rule]).parameters.items():
-            names = row.fields[name]
-            default = None if parameter.default is parameter.empty else parameter.default
-            value = first_value(line, (names,) if isinstance(names, str) else tuple(names), where, default)
-            if name == 'label':  # same, different, or nothing
-                value = next((meaning for meaning, means in row.labels.items() if str(value) in map(str, means)), '')
-            values[name] = plain_text(value, where) if parameter.annotation is str else value
-        converted = RULES[row.rule](**values)
+        converted = RULES[row.rule](**_values(line, row, where))
         if converted is None:
             return 'labelled neither'
         pos, neg = ([text.strip() for text in texts if text and text.strip()] for texts in converted[1:3])
@@ -311,9 +321,15 @@ def convert(line: dict, row: TuningRow, where: str) -> Converted | str:
 
 # %% ../../nbs/05_trainer/04_labelled_sets.ipynb #c897e2ee
 class ByQuery:
-    "What lines say, by query (or `by_line`); of more than `most` queries those with the smallest hashes. 0: all."
+    "What lines say, by query; of more than `most` queries those with the smallest hashes."
 
-    def __init__(self, most: int = 0, negatives: int = 8, seed: int = 42, by_line: bool = False):
+    def __init__(
+        self,
+        most: int = 0,  # queries; 0: all
+        negatives: int = 8,  # of a row, the first ones
+        seed: int = 42,
+        by_line: bool = False,  # each line is a row of its own
+    ):
         self.most, self.negatives, self.seed, self.by_line = most, negatives, seed, by_line
         self.rows, self.counts, self._largest = {}, Counter(), []
 
@@ -346,24 +362,28 @@ class ByQuery:
         return True
 
 # %% ../../nbs/05_trainer/04_labelled_sets.ipynb #ed301529
+def _stands_under(name: str, row: TuningRow, own: str, met: Counter) -> dict:
+    "Instruction and source of a row; a line that brought its own instruction is of the sets that stand under it."
+    if not row.by_line:
+        return {'instruction': row.instruction, 'source': name}
+    if not own:
+        met['without an instruction of their own'] += 1
+        return {'instruction': row.instruction, 'source': f'{name}/'}
+    return {'instruction': own, 'source': f'{name}/{"+".join(sets_under(own)) or "synthetic"}'}
+
+
 def _finished(name: str, row: TuningRow, gathered: ByQuery, met: Counter) -> list[dict]:
-    "Rows of a training; a line that brought its own instruction is of the sets that stand under it."
+    "Rows of a training, with instruction and source."
     finished = []
     for said in gathered.rows.values():
         negatives = [text for text in said['neg'] if text not in said['pos']]
         met['negatives that are positives too'] += len(said['neg']) - len(negatives)
         met['lines put to an earlier one of their query'] += said['lines'] - 1
         met['queries without a positive'] += not said['pos']
-        if not said['pos']:
-            continue
-        instruction, source, own = row.instruction, name, said['instruction'].strip()
-        if row.by_line and own:
-            instruction, source = own, f'{name}/{"+".join(sets_under(own)) or "synthetic"}'
-        elif row.by_line:
-            met['without an instruction of their own'] += 1
-            source = f'{name}/'
-        texts = {'query': said['query'], 'pos': said['pos'], 'neg': negatives}
-        finished.append({'id': f'{name}/{said["id"]}', **texts, 'instruction': instruction, 'source': source})
+        if said['pos']:
+            texts = {'query': said['query'], 'pos': said['pos'], 'neg': negatives}
+            under = _stands_under(name, row, said['instruction'].strip(), met)
+            finished.append({'id': f'{name}/{said["id"]}', **texts, **under})
     return finished
 
 # %% ../../nbs/05_trainer/04_labelled_sets.ipynb #0cfca4e6
@@ -395,13 +415,34 @@ class _LabelledSet:
         for number, (line, where) in enumerate(set_lines(self.name, self.row, self.place)):
             yield str(number), convert(line, self.row, where)
 
-# %% ../../nbs/05_trainer/04_labelled_sets.ipynb #9046a98c
+# %% ../../nbs/05_trainer/04_labelled_sets.ipynb #8847469b
 def _is_split(source: str) -> bool:
     "Whether a source is `TASK:SPLIT`."
     name, _, split = source.partition(':')
     return bool(split) and name in registry('tasks')
 
 
+def _set_place(name: str, row: TuningRow, path: str) -> Path | None:
+    "The file or folder of a set on this machine; None where the Hub has it."
+    if path:
+        check(Path(path).exists(), 'no such file or folder', path, 'check the path')
+        return Path(path)
+    folder = task_folder(name, {'folder': row.folder or name})
+    if folder or (row.access == 'open' and row.hub):
+        return folder
+    needs = 'a licence' if row.access == 'licence' else 'a file fetched by hand'
+    fix = f'to fill $MEDIR_DATA/{row.folder or name}: {row.get}'
+    raise MedirError(f'it needs {needs}', f'tuning set {name}', fix)
+
+
+def _collection(name: str, row: TuningRow, folder: Path | None, split: str) -> Task:
+    "A set that is a collection, as a task."
+    if folder:
+        return load_folder(folder, split or row.split, allow_unknown_qrels=True, name=name)
+    commit = commit_of(row.hub, row.revision, 'dataset', f'tuning set {name}')
+    return load_hub(row.hub, commit, row.parts, split or row.split, allow_unknown_qrels=True)
+
+# %% ../../nbs/05_trainer/04_labelled_sets.ipynb #9046a98c
 def _found_set(source: str, path: str = '', split: str = '') -> _LabelledSet:
     "The set of that name, in its place or at `path`."
     if _is_split(source):
@@ -410,19 +451,10 @@ def _found_set(source: str, path: str = '', split: str = '') -> _LabelledSet:
     known = registry('tuning')
     check(source in known, f'unknown labelled set {source!r}', 'tuning', nearest(source, known))
     row = check_tuning_row(source, known[source])
-    place = Path(path) if path else task_folder(source, {'folder': row.folder or source})
-    check(not path or place.exists(), 'no such file or folder', path, 'check the path')
-    needs = 'a licence' if row.access == 'licence' else 'a file fetched by hand'
-    fix = f'to fill $MEDIR_DATA/{row.folder or source}: {row.get}'
-    check(place or (row.access == 'open' and row.hub), f'it needs {needs}', f'tuning set {source}', fix)
+    place = _set_place(source, row, path)
     has_corpus = place is not None and place.is_dir() and find_file(place, 'corpus.jsonl', required=False)
-    if row.rule != 'judged' and not has_corpus:
-        return _LabelledSet(source, row, place=place)
-    split = split or row.split
-    if place:
-        return _LabelledSet(source, row, load_folder(place, split, allow_unknown_qrels=True, name=source))
-    commit = commit_of(row.hub, row.revision, 'dataset', f'tuning set {source}')
-    return _LabelledSet(source, row, load_hub(row.hub, commit, row.parts, split, allow_unknown_qrels=True))
+    task = _collection(source, row, place, split) if row.rule == 'judged' or has_corpus else None
+    return _LabelledSet(source, row, task, place)
 
 # %% ../../nbs/05_trainer/04_labelled_sets.ipynb #172c2068
 @step(source='a labelled set')
@@ -469,9 +501,10 @@ def searched_corpus(source: str, path: str = '') -> Searched | None:
     if not _is_split(source) and source not in registry('tuning'):
         return None
     found = _found_set(source, path)
-    task, answers = found.task, {}
+    task = found.task
     if not task:
-        return Searched(write_table(_passages_of_lines(found), None), answers)
+        return Searched(write_table(_passages_of_lines(found), None), {})
+    answers = {}  # query → all documents that are judged above 0
     by_query = grades_by_query(task)
     for query_id, text in zip(task.queries.ids, task.queries.texts(), strict=True):
         above = {doc_id for doc_id, grade in by_query.get(query_id, {}).items() if grade > 0}

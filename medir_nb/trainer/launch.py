@@ -122,22 +122,20 @@ def start_on_ray(parent: int, arguments: list[str]):
 _START = 'import sys; from medir_nb.trainer import launch; launch.{}(int(sys.argv[1]), sys.argv[2:])'
 
 # %% ../../nbs/05_trainer/13_launch.ipynb #ad0a37fc
+def _start_command(processes: int, folder: Path) -> list[str]:
+    "What starts so many processes: torchrun's machinery on this machine, or Ray."
+    if ENGINE in os.environ:
+        return [_START.format('start_on_ray'), str(os.getpid()), str(processes), str(folder)]
+    one_machine = ['--standalone', '--local-addr', '127.0.0.1', '--nproc-per-node', str(processes)]
+    kept = ['--log-dir', str(folder / 'said'), '--redirects', '3']
+    orders = ['-m', 'medir_nb.trainer', str(folder / 'settings.yaml')]
+    return [_START.format('start'), str(os.getpid()), *one_machine, *kept, *orders]
+
+
 @contextlib.contextmanager
 def _launcher(processes: int, folder: Path, environment: dict):
-    "The process that starts the others, by torchrun's machinery or Ray; they are gone when the block ends."
-    orders = [
-        '--log-dir',
-        str(folder / 'said'),
-        '--redirects',
-        '3',
-        '-m',
-        'medir_nb.trainer',
-        f'{folder}/settings.yaml',
-    ]
-    starter, how = 'start', ['--standalone', '--local-addr', '127.0.0.1', '--nproc-per-node', str(processes), *orders]
-    if ENGINE in os.environ:
-        starter, how = 'start_on_ray', [str(processes), str(folder)]
-    command = [sys.executable, '-c', _START.format(starter), str(os.getpid()), *how]
+    "The process that starts the others; they are gone when the block ends."
+    command = [sys.executable, '-c', *_start_command(processes, folder)]
     with open(folder / 'launcher.txt', 'wb') as said:
         how = {'stdout': said, 'stderr': said, 'env': environment, 'start_new_session': True}
         launcher = subprocess.Popen(command, stdin=subprocess.DEVNULL, **how)
@@ -254,6 +252,12 @@ def check_trainable(
     checks[task](model)
 
 # %% ../../nbs/05_trainer/13_launch.ipynb #21e6d3cf
+def _type_name(annotation) -> str:
+    if hasattr(annotation, '__args__'):
+        return str(annotation).replace('typing.', '')
+    return getattr(annotation, '__name__', '')
+
+
 def _key_lines(settings: type, indent: str):
     "A line a key, and one a key of a mapping below it."
     for name, field in settings.model_fields.items():
@@ -261,9 +265,8 @@ def _key_lines(settings: type, indent: str):
             yield f'{indent}{name}: a mapping of'
             yield from _key_lines(type(field.default), indent + '  ')
         else:
-            kind, default = field.annotation, ', needed' if field.is_required() else f' = {field.default!r}'
-            said = str(kind).replace('typing.', '') if hasattr(kind, '__args__') else getattr(kind, '__name__', '')
-            yield f'{indent}{name}: {said}{default}'
+            default = ', needed' if field.is_required() else f' = {field.default!r}'
+            yield f'{indent}{name}: {_type_name(field.annotation)}{default}'
 
 
 def keys_help() -> str:

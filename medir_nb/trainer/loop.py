@@ -62,8 +62,9 @@ def base_of(spec) -> dict:
 
 def record_trained_from(checkpoint: str, spec) -> dict:
     "The record of a checkpoint that was trained from the weights of `spec`, those of both towers."
-    record, where, made_from = checkpoint_record(checkpoint), f'checkpoint {checkpoint}', base_of(spec)
+    record, where = checkpoint_record(checkpoint), f'checkpoint {checkpoint}'
     check(record, 'there is no such checkpoint', where, 'train it first')
+    made_from = base_of(spec)
     same = all(record.get(name) == made_from.get(name) for name in ('base_hub', 'base_revision', 'base_document'))
     what = f'it was trained on {record.get("base")}, not on {spec.name}'
     check(same, what, where, 'choose another checkpoint, or name its own backbone')
@@ -94,7 +95,8 @@ def checkpoint_place(config: Settings) -> Path:
     check(readable, 'a path holds a NUL character', 'training configuration', 'take it out')
     is_base = checkpoint_folder(config.model) == folder
     check(not is_base, 'a checkpoint cannot be its own base', 'output', 'choose another output')
-    if os.sep not in name and name[:1] not in ('.', '~'):
+    is_path = os.sep in name or name[:1] in ('.', '~')
+    if not is_path:  # refuse a name of a registry row, and one that could not be written in an expression
         known = re.fullmatch(r'\w[\w.-]*', name)
         check(known, f'{name!r} is no name for a checkpoint', 'output', 'use letters, digits, - and .')
         for kind in ('models', 'llms', 'rerankers'):
@@ -377,7 +379,7 @@ def run_training(
             shutil.rmtree(job.work / 'aside' if config.resume else job.work, ignore_errors=True)
             job.work.mkdir(parents=True, exist_ok=True)
         tell_idle(config, processes)
-        if processes == 1:
+        if processes <= 1:
             train_here(job)
         else:
             loaded_llm.cache_clear()

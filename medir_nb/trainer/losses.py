@@ -47,8 +47,11 @@ def info_nce(
     return torch.nn.functional.cross_entropy(scores, own)
 
 # %% ../../nbs/05_trainer/08_losses.ipynb #0f6a2293
-def false_negatives(ids, known):
-    "Which documents (N numbers) are positives of a row's query (n × m numbers): n × N, true or false."
+def false_negatives(
+    ids,  # N: the numbers of the documents
+    known,  # n × m: for each row the numbers of its query's positives
+):
+    "Which documents are positives of a row's query: n × N, true or false."
     positive = known.new_zeros((len(known), len(ids))).bool()
     for column in known.T:
         positive |= column[:, None] == ids
@@ -102,19 +105,27 @@ def longest_first(column: dict) -> tuple[dict, object]:
     return ordered, order.argsort()
 
 
-def in_row_order(parts_of_columns: list, places) -> list:
-    "The vectors of each column, a row each; `places`: where they stand by column, None: in their rows."
+def in_row_order(
+    parts_of_columns: list,  # of each column the vectors of its parts
+    places,  # by column, where the vector of each row stands; None: in its row
+) -> list:
+    "The vectors of each column, a row each."
     columns = [torch.cat(parts) for parts in parts_of_columns]
-    return [column[place] for column, place in zip(columns, places, strict=True)] if places else columns
+    if not places:
+        return columns
+    return [column[place] for column, place in zip(columns, places, strict=True)]
 
 # %% ../../nbs/05_trainer/08_losses.ipynb #870f8b74
+_ORDERS = ('after', 'before')  # whether a vector is normalised after it is cut, or before
+
+
 def matryoshka_loss(
     loss,  # (queries, documents, similarity) → a number
     queries,  # n × dim
     documents,  # columns of N × dim
     sizes,  # how many of the first numbers are taken, one after the other
     similarity: str = 'cos',  # cos | dot
-    normalise: str = 'after',  # or before: whether a vector is normalised after it is cut
+    normalise: str = 'after',  # of `_ORDERS`
 ):
     "The mean of `loss` over the first numbers of all vectors."
     if similarity == 'cos' and normalise == 'before':
@@ -138,6 +149,16 @@ class LearnedTemperature(torch.nn.Module):
     def bound(self):
         "Lift a value that a step took below the floor."
         self.log.data.clamp_(min=math.log(self.least))
+
+# %% ../../nbs/05_trainer/08_losses.ipynb #080b4998
+def _check_sizes(model, sizes: list, normalise: str, similarity: str):
+    "Refuse first numbers that a vector does not have, and an order that nothing follows."
+    check(normalise in _ORDERS, f'unknown order {normalise!r}', 'normalise', nearest(normalise, _ORDERS))
+    idle = similarity == 'dot' and normalise == 'before'
+    check(not idle, 'with similarity dot nothing is normalised', 'normalise', 'leave it out, or set similarity: cos')
+    width = model.get_embedding_dimension()
+    what = f'{max(sizes)} of {width} numbers cannot be kept'
+    check(min(sizes) > 0 and max(sizes) <= width, what, 'matryoshka', f'write numbers from 1 to {width}')
 
 # %% ../../nbs/05_trainer/08_losses.ipynb #3d682927
 class _Contrast(torch.nn.Module):
@@ -163,11 +184,7 @@ class _Contrast(torch.nn.Module):
         check(begins, what, 'InfoNCE', 'lower least_temperature')
         check(similarity in ('cos', 'dot'), f'unknown similarity {similarity!r}', 'InfoNCE', 'write cos or dot')
         if matryoshka:
-            idle = similarity == 'dot' and normalise == 'before'
-            check(not idle, 'with similarity dot nothing is normalised', 'normalise', 'leave it out, or take cos')
-            width = model.get_embedding_dimension()
-            fits, fix = 0 < min(matryoshka) <= max(matryoshka) <= width, f'write numbers from 1 to {width}'
-            check(fits, f'{max(matryoshka)} of {width} numbers cannot be kept', 'matryoshka', fix)
+            _check_sizes(model, matryoshka, normalise, similarity)
         self.model, self.similarity, self.learns = model, similarity, learn_temperature
         self.temperature = LearnedTemperature(temperature, least_temperature) if learn_temperature else temperature
         self.in_batch, self.cross_device, self.hypothetical = in_batch, cross_device, hypothetical
@@ -281,6 +298,17 @@ def shortened_vectors(
     return torch.nn.functional.normalize(vectors[..., :length].float(), dim=-1)
 
 # %% ../../nbs/05_trainer/08_losses.ipynb #117f76c8
+def _of_one_length(
+    columns: list,  # n × dim each, by either tower
+    cut: str = 'truncate-normalise',
+) -> list:
+    "Columns as they are compared; with `normalise-truncate` those that are short enough stay as they came."
+    length = min(column.shape[-1] for column in columns)
+    if cut == 'normalise-truncate':
+        return [c if c.shape[-1] == length else shortened_vectors(c, length, cut) for c in columns]
+    return [shortened_vectors(column, length) for column in columns]
+
+
 def squared_distance(student, teacher):
     "Equation 2: the squared distance of two vectors of a text, the mean over texts."
     return ((student - teacher) ** 2).sum(-1).mean()
@@ -296,7 +324,11 @@ def squared_and_cosine(student, teacher):
     return squared_distance(student, teacher) + (1 - torch.nn.functional.cosine_similarity(student, teacher)).mean()
 
 # %% ../../nbs/05_trainer/08_losses.ipynb #204be137
-def softmax_divergence(student, teacher, temperature: float):
+def softmax_divergence(
+    student,
+    teacher,  # the distribution that is to be met
+    temperature: float,  # the spread of a unit vector's numbers; unknown in the papers
+):
     "KALE: the Kullback–Leibler divergence of the student's softmax over the numbers of a vector from the teacher's."
     student, teacher = student / temperature, teacher / temperature
     log_softmax = torch.nn.functional.log_softmax
@@ -403,9 +435,7 @@ class Alignment(CachedLossMixin, _TowerAlignment):
 
     def calculate_loss(self, reps, labels=None, *, with_backward=False):
         "The loss of the columns `reps`, each a list of parts; `labels` mask false negatives."
-        columns = in_row_order(reps, self.places)
-        length, stays = min(c.shape[-1] for c in columns), self.cut == 'normalise-truncate'
-        columns = [c if stays and c.shape[-1] == length else shortened_vectors(c, length, self.cut) for c in columns]
+        columns = _of_one_length(in_row_order(reps, self.places), self.cut)
         total = sum(self.weighted(columns, labels).values())
         if not with_backward:
             return total
@@ -413,8 +443,13 @@ class Alignment(CachedLossMixin, _TowerAlignment):
         return total.detach()
 
 # %% ../../nbs/05_trainer/08_losses.ipynb #97a12dbb
-def word_masks(words: np.ndarray, share: float, rng: np.random.Generator, masks: int = 1) -> np.ndarray:
-    "Masks of whole words: masks × positions, true where a token is hidden; a special token (-1) never is."
+def word_masks(
+    words: np.ndarray,  # the number of the word at each position; -1: a special token, which is never masked
+    share: float,  # of the tokens that are words
+    rng: np.random.Generator,
+    masks: int = 1,  # how many are drawn
+) -> np.ndarray:
+    "Masks of whole words: masks × positions, true where a token is hidden."
     words = np.asarray(words)
     _, word_at, sizes = np.unique(words[words >= 0], return_inverse=True, return_counts=True)
     order = rng.random((masks, len(sizes))).argsort(1)
@@ -431,8 +466,14 @@ def word_masks(words: np.ndarray, share: float, rng: np.random.Generator, masks:
 _BECOMES_MASK, _BECOMES_ANY = 0.8, 0.1
 
 
-def with_noise(ids: np.ndarray, hidden: np.ndarray, mask_id: int, vocabulary: int, rng: np.random.Generator):
-    "What the encoder sees of `ids`, of which those that are `hidden` are to be named."
+def with_noise(
+    ids: np.ndarray,
+    hidden: np.ndarray,  # true where a token is to be named
+    mask_id: int,
+    vocabulary: int,  # its size
+    rng: np.random.Generator,
+) -> np.ndarray:
+    "What the encoder sees of `ids`."
     lot = rng.random(len(ids))
     masked = hidden & (lot < _BECOMES_MASK)
     replaced = hidden & ~masked & (lot < _BECOMES_MASK + _BECOMES_ANY)
@@ -440,8 +481,13 @@ def with_noise(ids: np.ndarray, hidden: np.ndarray, mask_id: int, vocabulary: in
     return np.where(replaced, rng.integers(0, vocabulary, len(ids)), seen)
 
 # %% ../../nbs/05_trainer/08_losses.ipynb #30c07019
-def decoder_views(words: np.ndarray, share: float, rng: np.random.Generator, masks: int = 256) -> np.ndarray:
-    "What a position (row) sees: positions × positions; of 256 different masks at most (RetroMAE's released code)."
+def decoder_views(
+    words: np.ndarray,  # as for `word_masks`
+    share: float,  # of the words that a position does not see
+    rng: np.random.Generator,
+    masks: int = 256,  # so many different ones at most (the released code of RetroMAE)
+) -> np.ndarray:
+    "What a position (row) sees: positions × positions."
     length = len(words)
     drawn = word_masks(words, share, rng, min(masks, length))
     hidden = drawn[rng.integers(0, len(drawn), length)]
@@ -502,8 +548,13 @@ class Decoder(torch.nn.Module):
         return self.norm(states + self.dropout(self.inner(states)))
 
 # %% ../../nbs/05_trainer/08_losses.ipynb #87313a2e
-def naming_loss(lm, states, labels, part: int = 4096):
-    "The mean loss of naming the tokens with a label, `part` positions at a time; over processes the mean of all."
+def naming_loss(
+    lm,  # a masked language model, whose head names tokens
+    states,  # hidden: texts x positions x width
+    labels,  # texts x positions; -100: nothing is named there
+    part: int = 4096,  # positions that are scored at a time
+):
+    "The mean loss of naming the tokens that have a label, of this process as of all: their mean is that of all tokens."
     head, wanted = mlm_head(lm), labels >= 0
 
     def part_loss(states, labels):
@@ -512,6 +563,16 @@ def naming_loss(lm, states, labels, part: int = 4096):
     parts = zip(states[wanted].split(part), labels[wanted].split(part), strict=True)
     total = sum(checkpoint(part_loss, *each, use_reentrant=False) for each in parts)
     return total * get_world_size() / sum_over_processes(wanted.sum()).clamp(min=1)
+
+# %% ../../nbs/05_trainer/08_losses.ipynb #2714100f
+def _check_backbone(lm, pooling: str, positions: str):
+    "Refuse a pooling that nobody knows, and a backbone that has no positions or no head to lend."
+    known, where, kind = ('cls', 'mean'), 'RetroMAE', type(lm).__name__
+    check(pooling in known, f'no vector of a text is pooled by {pooling!r}', where, nearest(pooling, known))
+    check(positions in POSITIONS, f'unknown positions {positions!r}', where, nearest(positions, POSITIONS[1:]))
+    lends = positions != 'backbone' or position_table(lm.base_model) is not None
+    check(lends, f'{kind} has no table of positions', where, 'set positions to learned or sinusoidal')
+    mlm_head(lm)
 
 # %% ../../nbs/05_trainer/08_losses.ipynb #4f3fef53
 class RetroMAE(torch.nn.Module):
@@ -526,13 +587,11 @@ class RetroMAE(torch.nn.Module):
         decoder_weight: float = 1.0,  # of L_dec beside L_enc (the paper's; 0: a masked language model alone)
     ):
         super().__init__()
-        config, lends = lm.config, position_table(lm.base_model) is not None
-        what, fix = f'{type(lm).__name__} has no table of positions', 'set positions to learned or sinusoidal'
-        check(lends or positions != 'backbone', what, 'RetroMAE', fix)
-        mlm_head(lm)
+        _check_backbone(lm, pooling, positions)
+        config = lm.config
         width, heads, inner = config.hidden_size, config.num_attention_heads, config.intermediate_size
         dropout = getattr(config, 'hidden_dropout_prob', 0.0)
-        own = positions in POSITIONS[2:] or not (positions or lends)
+        own = positions in POSITIONS[2:] or not (positions or position_table(lm.base_model) is not None)
         self.lm, self.pooling = lm, Pooling(width, pooling)
         self.decoder = Decoder(width, heads, inner, dropout, length if own else 0, positions != 'sinusoidal')
         self.decoder_weight, self.losses = decoder_weight, []

@@ -159,8 +159,15 @@ def read_rows(
     return rows
 
 # %% ../../nbs/05_trainer/00_mined_rows.ipynb #fb2d246c
-def _flat(value) -> str:
-    return value if isinstance(value, str) else ' '.join(map(_flat, value or []))
+def _rows_at_hub(source: str, row: dict):
+    "Documents of a data set at the Hub."
+
+    def flat(value):
+        return value if isinstance(value, str) else ' '.join(map(flat, value or []))
+
+    commit = commit_of(row['hub'], row['revision'], 'dataset', f'corpus {source}')
+    for i, (r, _) in enumerate(hub_rows(row['hub'], *row['configs'], commit)):
+        yield {'id': str(i), 'doc': flat(r[row['field']])}
 
 
 def _rows_in_file(path: Path):
@@ -183,27 +190,27 @@ def _rows_of_task(source: str):
         yield {'id': str(doc_id), 'doc': text}
 
 # %% ../../nbs/05_trainer/00_mined_rows.ipynb #e32642d6
+def _rows_of_pretraining(source: str):
+    "The documents of a corpus of `pretraining.yaml`."
+    is_titled = registry('pretraining')[source.partition(':')[0]].get('pairs') == 'title'
+    for number, document in enumerate(raw_documents(source)):
+        title = document.title if is_titled and document.text else ''
+        yield {'id': document.id or str(number), 'doc': f'{title} {document.text}'.strip()}
+
+
 def _document_rows(source: str):
     "`{id, doc}` of a corpus of the registry, of a file or folder, or of a task."
-    row, path, raw = (
-        registry('corpora').get(source),
-        Path(source),
-        registry('pretraining').get(source.partition(':')[0]),
-    )
+    row, path = registry('corpora').get(source), Path(source)
     if row:
         path = task_folder(source, row) or (git_folder(row['git'], f'corpus {source}') if row.get('git') else None)
-    if not path:
-        commit = commit_of(row['hub'], row['revision'], 'dataset', f'corpus {source}')
-        for i, (r, _) in enumerate(hub_rows(row['hub'], *row['configs'], commit)):
-            yield {'id': str(i), 'doc': _flat(r[row['field']])}
-    elif raw and not row:
-        for number, document in enumerate(raw_documents(source)):
-            title = document.title if raw.get('pairs') == 'title' and document.text else ''
-            yield {'id': document.id or str(number), 'doc': f'{title} {document.text}'.strip()}
-    else:
-        path = path / 'corpus.jsonl' if path.is_dir() else path
-        is_file = row or path.suffix in {'.jsonl', '.gz'}
-        yield from _rows_in_file(path) if is_file else _rows_of_task(source)
+        if not path:
+            return _rows_at_hub(source, row)
+    elif source.partition(':')[0] in registry('pretraining'):
+        return _rows_of_pretraining(source)
+    if path.is_dir():
+        path = path / 'corpus.jsonl'
+    is_file = row or path.suffix in {'.jsonl', '.gz'}
+    return _rows_in_file(path) if is_file else _rows_of_task(source)
 
 # %% ../../nbs/05_trainer/00_mined_rows.ipynb #9e518389
 def text_mark(text: str) -> int:
@@ -236,8 +243,10 @@ def load_documents(
     seed: int = 42,  # of the sample
     without: list = (),  # tasks whose relevant documents are left out
 ) -> Mined:
-    "`{id, doc}` rows, or a seeded sample of `limit`; what answers a query of the tasks `without` is left out."
-    published, met, answers = registry('corpora').get(source, {}), Counter(), set()
+    """`{id, doc}` rows of a corpus of the registries, a JSON-lines file or folder, or `TASK[:SPLIT]`; a seeded sample
+    of `limit`. Documents relevant to a query of the tasks `without` are left out."""
+    published, met = registry('corpora').get(source, {}), Counter()
+    answers = set()  # of the tasks; white space and capitals aside
     for task in map(load_task, expand_tasks(without)[0]):
         if task.kind == 'pairs':
             texts = [*task.pairs.sentence1, *task.pairs.sentence2]

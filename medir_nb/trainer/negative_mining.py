@@ -38,12 +38,20 @@ def texts_task(rows: list[dict], language: str = '', queries: list[tuple] | None
     return search_task(numbered, [(f'd{i:07d}', text) for i, text in enumerate(texts)], language)
 
 # %% ../../nbs/05_trainer/02_negative_mining.ipynb #a2f572a9
-def rank_texts(system, task: Task, depth: int, texts: list | None = None, fusion: str = 'mean', **options):
+def rank_texts(
+    system,  # an expression, or an encoder of the reader's
+    task: Task,
+    depth: int,  # documents a query
+    texts: list[list[str]] | None = None,  # that join each query; None: the query alone
+    fusion: str = 'mean',  # alone | mean
+    **options,  # dtype, device
+) -> pd.DataFrame:
     "The run of a task's queries, each joined by its `texts`, which stand in place of what a language model writes."
-    system, expanded = parse(system), None
+    system = parse(system)
     is_plain = not isinstance(system, Fusion) and not getattr(system, 'expansion', None)
     refused = 'a retriever without expansion or fusion is needed'
     check(is_plain, refused, str(system), 'name an encoder or bm25')
+    expanded = None
     if texts is not None:
         kind = retriever_of(system).kind
         rule = 'concat' if kind == 'sparse' and fusion == 'mean' else fusion
@@ -52,16 +60,21 @@ def rank_texts(system, task: Task, depth: int, texts: list | None = None, fusion
     return search(task, system, depth, keep_self=True, expanded=expanded, **options).run
 
 # %% ../../nbs/05_trainer/02_negative_mining.ipynb #5a9c869b
+def _own_ranks(run: pd.DataFrame, own: dict) -> dict[str, tuple[int, float]]:
+    "Query id → rank and score of its own document, where it is in the run; `own`: query id → document id."
+    ranked = run.assign(rank=run.groupby('query_id', sort=False).cumcount())
+    found = ranked[ranked.doc_id == ranked.query_id.map(own)]
+    columns = zip(found.query_id, found['rank'], found.score, strict=True)
+    return {query: (int(rank), round(float(score), 6)) for query, rank, score in columns}
+
+
 def _ranked_candidates(rows: list[dict], retriever, depth: int, fusion: str, language: str, options: dict) -> list:
     "For each row its candidates as `[candidate, rank of the row's document, score]`."
     flat = [(f'{i}#{j}', row, text) for i, row in enumerate(rows) for j, text in enumerate(row['rewrite_queries'])]
     task = texts_task(rows, language, [(query, row['text']) for query, row, _ in flat])
     run = rank_texts(retriever, task, depth, [[text] for *_, text in flat], fusion, **options)
     doc_ids = dict(zip(task.corpus.texts(), task.corpus.ids, strict=True))
-    ranked = run.assign(rank=run.groupby('query_id', sort=False).cumcount())
-    found = ranked[ranked.doc_id == ranked.query_id.map({query: doc_ids[row['doc'].strip()] for query, row, _ in flat})]
-    columns = zip(found.query_id, found['rank'], found.score, strict=True)
-    ranks = {query: (int(rank), round(float(score), 6)) for query, rank, score in columns}
+    ranks = _own_ranks(run, {query: doc_ids[row['doc'].strip()] for query, row, _ in flat})
     return [
         [[j, *ranks.get(f'{i}#{j}', (depth, 0.0))] for j in range(len(row['rewrite_queries']))]
         for i, row in enumerate(rows)
@@ -101,7 +114,8 @@ def hypothesize(
     settings: dict | None = None,  # of the expansion
     language: str = '',
 ) -> Mined:
-    "What `model` writes for each query alone: `{id, text, rewrite_query, doc}`; empty where it wrote nothing usable."
+    """What `model` writes for each query alone: `{id, text, rewrite_query, doc}`; an empty `rewrite_query` where it
+    wrote nothing usable."""
     rows, given = list(rows), tuple((settings or {}).items())
     task = texts_task(rows, language)
     shown = passages_for(task, method, expansion_settings(method, given, 'dense'))

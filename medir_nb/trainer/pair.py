@@ -43,7 +43,10 @@ def printed_precision(*models: str) -> str:
     return 'fp16' if round(largest / 1e9) <= _MAR['most_in_fp16'] else 'bf16'
 
 # %% ../../nbs/05_trainer/24_pair.ipynb #25ea97d3
-def matryoshka_lengths(document: str, *scored: int) -> list[int]:
+def matryoshka_lengths(
+    document: str,  # row or checkpoint of the tower that is trained
+    *scored: int,  # lengths at which it is scored; 0: not known
+) -> list[int]:
     "The released lengths, those that are scored, and the tower's own; none is longer than the tower's vectors."
     spec = encoder_spec(document)
     own = spec.dimensions or spec.dim
@@ -51,8 +54,12 @@ def matryoshka_lengths(document: str, *scored: int) -> list[int]:
     return sorted(length for length in lengths if not own or length <= own)
 
 # %% ../../nbs/05_trainer/24_pair.ipynb #c8e635f2
-def printed_settings(stage: str, models: list[str], symmetric: bool = False) -> dict:
-    "The settings of a stage, as printed for models of their size; `symmetric`: the tower is reported by itself."
+def printed_settings(
+    stage: str,  # of `PRINTED`
+    models: list[str],  # rows or checkpoints that are trained together
+    symmetric: bool = False,  # the tower is reported by itself
+) -> dict:
+    "The settings of a stage, as printed for models of their size."
     check(stage in PRINTED, f'MAR has no stage {stage!r}', 'printed', nearest(stage, PRINTED))
     alone = _MAR['alone'] if symmetric and stage.endswith('-init') else {}
     return {**PRINTED[stage], **alone, 'precision': printed_precision(*models)}
@@ -63,8 +70,12 @@ _CUT = {'hypothetical': False, 'gradient_cache': 32}
 _ROWS_AT_A_TIME = 48  # of RetroMAE, which accumulates: it has no cache of gradients
 
 
-def printed_stages(tower: str, symmetric: bool = False, backbone: str = '') -> dict[str, dict]:
-    "Stage → the settings that MAR prints of a tower (query, document), in the precision of its backbone's size."
+def printed_stages(
+    tower: str,  # query | document
+    symmetric: bool = False,  # the tower is reported by itself
+    backbone: str = '',  # whose size decides the precision; '': the paper's
+) -> dict[str, dict]:
+    "Stage → the settings that MAR prints."
     backbones = _MAR['backbones']
     check(tower in backbones, f'MAR has no tower {tower!r}', 'tower', nearest(tower, backbones))
     backbone = backbone or backbones[tower]
@@ -96,7 +107,10 @@ class TowerSettings(StrictSettings):
     seed: int = 42
 
 # %% ../../nbs/05_trainer/24_pair.ipynb #e58fcdd2
-def tower_settings(config=None, **settings) -> TowerSettings:
+def tower_settings(
+    config=None,  # a mapping, or settings that were checked before
+    **settings,  # put over those of `config`
+) -> TowerSettings:
     "The checked settings of a tower's training."
     checked = checked_settings(TowerSettings, config, 'training of a tower', **settings)
     where = f'training of {checked.name}'
@@ -125,20 +139,27 @@ class Tower(TrainedStages):
 _PLAIN = {'query_template': '{text}', 'default_instruction': ''}
 
 
+def stage_reading(config: TowerSettings, stage: str) -> dict:
+    "Fields of the row of a stage's model in another value: pairs without labels are read without an instruction."
+    if stage == 'retromae' or 'unsupervised' not in config.stages:
+        return config.reading
+    row = encoder_spec(config.backbone, **config.reading)
+    if '{instruction}' not in row.query_template:
+        return config.reading
+    asked = {name: getattr(row, name) for name in _PLAIN}
+    return config.reading | (_PLAIN if stage == 'unsupervised' else asked)
+
+
 def stage_settings(config: TowerSettings, stage: str) -> dict:
-    "The settings of a stage's training, without its model; pairs without labels are read without an instruction."
+    "The settings of a stage's training, without its model."
     printed = printed_stages(config.printed, config.symmetric, config.backbone) if config.printed else {}
     so_far = config.stages[: config.stages.index(stage) + 1]
     before = '-'.join([config.family or config.name, *so_far])
-    reading, row = config.reading, encoder_spec(config.backbone, **config.reading)
-    if stage != 'retromae' and 'unsupervised' in config.stages and '{instruction}' in row.query_template:
-        asked = {name: getattr(row, name) for name in _PLAIN}
-        reading = reading | (_PLAIN if stage == 'unsupervised' else asked)
     own = {
         'data': config.data[stage],
         'output': config.name if so_far == config.stages else before,
         'seed': config.seed,
-        'reading': reading,
+        'reading': stage_reading(config, stage),
         'processes': config.devices,
     }
     return {**printed.get(stage, {}), **own, **config.settings.get(stage, {})}
@@ -239,10 +260,10 @@ def write_alignment_data(data: AlignmentData, folder: str | Path) -> StageData:
             rows |= {text: {'query': text, 'pos': [text], 'side': side} for text in texts}
             table.append({'side': side, 'source': source, 'texts': len(texts)})
     rows, stats = [*rows.values()], {}
-    queries = [row for row in rows if row['side'] == 'queries']
+    queries, documents = ([row for row in rows if row['side'] == side] for side in ('queries', 'documents'))
     if queries and data.without:
         mined = without_test_queries(queries, data.without)
-        rows = [*mined.rows, *rows[len(queries) :]]  # queries stand first
+        rows = [*mined.rows, *documents]
         stats = {f'test queries: {what}': n for what, n in mined.stats.items()}
     random.Random(data.seed).shuffle(rows)
     kept = Mined('an alignment set', rows[: data.most or None], stats)
@@ -354,19 +375,23 @@ def document_lengths(
     return matryoshka_lengths(config.document, config.dimensions or spec.dimensions or spec.dim)
 
 # %% ../../nbs/05_trainer/24_pair.ipynb #59368da9
+_MATRYOSHKA_ORDER = {'truncate-normalise': 'after', 'normalise-truncate': 'before'}
+
+
 def pair_stage_settings(config: PairSettings, stage: str, symmetric: bool = False) -> dict:
     "What a stage is trained with: settings of the pair, printed ones, those of all stages, and its own."
-    lora, of_rows = config.lora.model_dump() if config.lora else None, {'negatives': config.tuning_data.negatives}
+    lora = config.lora.model_dump() if config.lora else None
+    of_rows = {'negatives': config.tuning_data.negatives}
     init = {'hypothetical': False, **of_rows}
-    order = 'after' if config.cut == 'truncate-normalise' else 'before'
     of_pair = {
         'query-init': init,
-        'document-init': {**init, 'lora': lora, 'normalise': order},
+        'document-init': {**init, 'lora': lora, 'normalise': _MATRYOSHKA_ORDER[config.cut]},
         'align': {'instruction': None, **of_rows} if config.align_on == 'tuning' else {},
         'joint': {'lora': lora, **of_rows},
     }[stage]
-    printed, query = {}, config.query or config.document
+    printed = {}
     if config.printed:
+        query = config.query or config.document
         models = {'query-init': [query], 'document-init': [config.document]}.get(stage, [query, config.document])
         printed = printed_settings(stage, models, symmetric)
         if stage == 'document-init':

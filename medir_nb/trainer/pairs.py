@@ -27,8 +27,13 @@ def training_lines(path: str | Path):
     return json_lines(Path(path))
 
 
-def row_texts(row: dict, name: str, where: str, optional: bool = False) -> list[str]:
-    "The texts in a field of a line, one or a list, stripped, without empty ones; an optional field may be missing."
+def row_texts(
+    row: dict,
+    name: str,
+    where: str,  # file and line
+    optional: bool = False,  # a missing field is then an empty one
+) -> list[str]:
+    "The texts in a field of a line: one text or a list of them, stripped, without empty ones."
     value = row.get(name)
     if value is None and not optional:
         raise MedirError(f'field {name!r} is missing (found: {", ".join(row)})', where, f'add {name!r}')

@@ -144,9 +144,14 @@ class Watch:
 
 # %% ../../nbs/05_trainer/11_progress.ipynb #c701bb8a
 class MetricsLog:
-    "Metrics as they come: JSON lines on disk (of the process that `writes`), the same in `lines`, and what was `seen`."
+    "Metrics of a training as they come: JSON lines on disk, the same in `lines`, and what was `seen`."
 
-    def __init__(self, path: Path, writes: bool = True, view=None):
+    def __init__(
+        self,
+        path: Path,  # JSON lines
+        writes: bool = True,  # False in the processes of `torchrun` that only compute
+        view=None,  # is called with the lines after each, such as a `Watch`
+    ):
         self.path, self.writes, self.view = path, writes, view
         self.lines, self.seen = [], Counter()  # seen: rows, texts, tokens, truncated
         self.seconds_before, self.started, self.last_logged = 0.0, time.perf_counter(), (0.0, 0)

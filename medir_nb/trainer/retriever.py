@@ -79,7 +79,10 @@ class RetrieverSettings(StrictSettings):
     seed: int = 42
 
 # %% ../../nbs/05_trainer/21_retriever.ipynb #c8e8f341
-def retriever_settings(config=None, **settings) -> RetrieverSettings:
+def retriever_settings(
+    config=None,  # a mapping, or settings that were checked before
+    **settings,  # put over those of `config`
+) -> RetrieverSettings:
     "The checked settings of a retriever's training."
     checked = checked_settings(RetrieverSettings, config, 'training of a retriever', **settings)
     where = f'training of {checked.name}'
@@ -112,22 +115,27 @@ def _train(config: RetrieverSettings, stage: str, folder: Path, start: str, watc
     fields = changed_fields(config.reading)
     stands_on = {'model': config.backbone, 'reading': fields}
     if stage == 'pretraining':
-        alone, negatives = config.stages == ['pretraining'], 0
+        alone = config.stages == ['pretraining']
         output = config.pretrained_name or (config.name if alone else f'{config.name}-pretrained')
         if checkpoint_record(output):
             record_trained_from(output, pinned(encoder_spec(config.backbone, **fields)))
         data = write_pair_data(config.pretraining_data, folder)
     else:
-        output, negatives = config.name, config.tuning_data.negatives
+        output = config.name
         if start:
             record_trained_from(start, pinned(encoder_spec(config.backbone, **fields)))
             stands_on = {'model': start} if config.merge else stands_on | {'adapter': start}
         how = {'dtype': config.dtype or None, 'device': config.device or None}
         data = write_tuning_data(config.tuning_data, folder, **how)
-    settings = printed_training(config.size)[stage] if config.size else {'temperature': 1.0}
-    settings |= {'output': output, 'similarity': config.reading.similarity, 'seed': config.seed}
-    settings['lora'] = config.lora.model_dump() if config.lora else None
-    settings = {'negatives': negatives, 'hypothetical': False, **settings, **getattr(config, stage)}
+    printed = printed_training(config.size)[stage] if config.size else {'temperature': 1.0}
+    own = {
+        'output': output,
+        'similarity': config.reading.similarity,
+        'lora': config.lora.model_dump() if config.lora else None,
+        'seed': config.seed,
+    }
+    negatives = config.tuning_data.negatives if stage == 'tuning' else 0
+    settings = {'negatives': negatives, 'hypothetical': False, **printed, **own, **getattr(config, stage)}
     return train_encoder(data=str(data.path), watch=watch, **stands_on, **settings), data
 
 # %% ../../nbs/05_trainer/21_retriever.ipynb #2a90c1fb

@@ -211,7 +211,7 @@ def with_adapter(body, lora: Lora, where: str, kind: str = 'FEATURE_EXTRACTION')
 
 # %% ../../nbs/05_trainer/12_safe_training.ipynb #c239610e
 def save_adapters(adapters: dict, folder: Path):
-    "Write the matrices of each adapter as `ROLE.safetensors`, add them to the weights below, and take it off."
+    "Write the matrices of each adapter as `ROLE.safetensors`."
     from peft import get_peft_model_state_dict
     from safetensors.torch import save_file
 
@@ -220,7 +220,6 @@ def save_adapters(adapters: dict, folder: Path):
         matrices = get_peft_model_state_dict(adapter, save_embedding_layers=False)  # the matrices alone
         values = {name: value.contiguous() for name, value in matrices.items()}
         save_file(values, Path(folder) / f'{role}.safetensors')
-        adapter.merge_and_unload()
 
 
 def load_adapters(adapters: dict, folder: Path):
@@ -236,3 +235,9 @@ def load_adapters(adapters: dict, folder: Path):
             own = get_peft_model_state_dict(adapter, save_embedding_layers=False)
             refuse_other_names(own, matrices, file, 'train it again')
             set_peft_model_state_dict(adapter, matrices)
+
+# %% ../../nbs/05_trainer/12_safe_training.ipynb #1325e38b
+def merge_adapters(adapters: dict):
+    "Add each adapter to the weights below it, and take it off."
+    for adapter in adapters.values():
+        adapter.merge_and_unload()

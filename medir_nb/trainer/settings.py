@@ -147,7 +147,10 @@ STAGES: dict[str, Stage] = {}
 PIPELINES: dict[str, Stage] = {}  # trainings of several stages, each of which starts its own processes
 
 # %% ../../nbs/05_trainer/09_settings.ipynb #b8a7a1c2
-def raw_settings(config, settings: dict) -> tuple[dict, str]:
+def raw_settings(
+    config,  # a mapping, a YAML file, or settings that were checked before
+    settings: dict,
+) -> tuple[dict, str]:
     "The keys and values as they were given, those of `settings` over those of `config`, and where they stand."
     where = str(config) if isinstance(config, (str, Path)) else 'training configuration'
     if isinstance(config, Settings):

@@ -88,12 +88,20 @@ class ExampleWriter:
         example = {'input_ids': [*prompt, *kept], 'labels': [*[-100] * len(prompt), *kept]}
         return example, Counter(rows=1, shortened_prompts=int(shortened), cut_answers=int(len(kept) < len(target)))
 
+# %% ../../nbs/05_trainer/18_sft.ipynb #8852745e
+def _questions_and_answers(path: str) -> list[tuple[str, str, str]]:
+    "`(query, answer, where)` of each line."
+    lines = [
+        (' '.join(row_texts(row, 'text', where)), ' '.join(row_texts(row, 'top_rewrite_query', where)), where)
+        for row, where in training_lines(path)
+    ]
+    check(lines, 'there is no line to train on', path, 'write {"text": …, "top_rewrite_query": …}')
+    return lines
+
 # %% ../../nbs/05_trainer/18_sft.ipynb #039fe00a
 def sft_examples(config: SFTSettings, spec: LLMSpec, tokenizer, ends: set) -> tuple[list[dict], dict]:
     "`{input_ids, labels}` of each line, and language, wording and counts; `ends`: the model's end tokens."
-    path, names = config.data, ('text', 'top_rewrite_query')
-    lines = [(*(' '.join(row_texts(row, name, where)) for name in names), where) for row, where in training_lines(path)]
-    check(lines, 'there is no line to train on', path, 'write {"text": …, "top_rewrite_query": …}')
+    path, lines = config.data, _questions_and_answers(config.data)
     language = config.language or detect_language([query for query, _, _ in lines])
     what = f'{spec.name} writes {", ".join(spec.languages)}, the texts are in {language!r}'
     writes = not spec.languages or language in spec.languages
@@ -144,7 +152,8 @@ def _build(config: SFTSettings, source: str, spec: LLMSpec, rows: tuple[list, li
     import torch
     from transformers import AutoModelForCausalLM, Trainer
 
-    arguments, (shown, held_out) = plain_arguments(config, arguments), rows
+    arguments = plain_arguments(config, arguments)
+    shown, held_out = rows
     dtype = {'fp32': torch.float32, 'bf16': torch.bfloat16, 'fp16': torch.float16}[config.precision]
     where = f'llm {spec.name}'
     whole = whole_weights(where, spec.unread_tensors)

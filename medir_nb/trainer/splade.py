@@ -23,8 +23,13 @@ from .settings import AboveZero, NotNegative
 _NEVER = -100.0  # a bias that no vector of a token lifts above 0
 
 
-def start_head(body, new: set, bias: float, marks: list):
-    "Have the `new` tensors of a head begin as the product with the table of words; `marks` are ids that are no words."
+def start_head(
+    body,  # a masked language model of transformers, its output tied to its table of words
+    new: set,  # names of tensors that its file did not hold
+    bias: float,  # of every word
+    marks: list,  # ids of the tokenizer's own tokens, which are no words and get no weight
+):
+    "Have a new head begin as the product with the table of words."
     import torch
 
     values, words = body.state_dict(), body.get_input_embeddings().weight.shape[0]

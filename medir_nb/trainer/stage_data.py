@@ -105,17 +105,20 @@ def _write_sources(data: PairData, places: dict[str, Path]) -> list[str]:
     return written
 
 # %% ../../nbs/05_trainer/20_stage_data.ipynb #64f0df8a
+def _made_of(source: str, data: PairData) -> str:
+    "A hash of what the pairs of a source are made of."
+    row = registry('pretraining').get(source.partition(':')[0], {})
+    place = task_folder(source, row or {'folder': source}) or Path(source)
+    package = row.get('package')
+    content = version(package) if package else file_fingerprint(place) if place.exists() else ''
+    settings = data.model_dump(exclude={'sources', 'weights', 'as_printed', 'most', 'leave_out'})
+    return fingerprint(source, row, content, settings)
+
+
 def _written_sources(data: PairData, folder: Path) -> dict[str, Path]:
     "Source → its file: those of before, where they were made of the same."
     places = {source: folder / f'pairs-{slug(source)}.jsonl' for source in data.sources}
-    settings, made_of = data.model_dump(exclude={'sources', 'weights', 'as_printed', 'most', 'leave_out'}), []
-    for source in data.sources:
-        row = registry('pretraining').get(source.partition(':')[0], {})
-        place = task_folder(source, row or {'folder': source}) or Path(source)
-        package = row.get('package')
-        content = version(package) if package else file_fingerprint(place) if place.exists() else ''
-        made_of.append(fingerprint(source, row, content, settings))
-    key, made = fingerprint(made_of), folder / 'pairs.made.json'
+    key, made = fingerprint([_made_of(source, data) for source in data.sources]), folder / 'pairs.made.json'
     record = read_json(made, {})
     sources = record.get('sources', [])
     if record.get('key') != key or not all(places[source].is_file() for source in sources):
@@ -171,7 +174,8 @@ def write_pair_data(
             drawn[row['stream']] += 1
             yield row
 
-    report, lines = write_pairs(rows(), path), []
+    report = write_pairs(rows(), path)
+    lines = []
     for source, of_source in reports.items():
         counts = Counter(of_source['counts'])
         line = {'source': source, 'documents': counts['documents'], 'pairs': of_source['pairs']}
@@ -229,6 +233,21 @@ def group_of(source: str) -> str:
         return known[source].get('domain', '')
     return 'biomedical' if source.partition(':')[0] in registry('tasks') else ''
 
+# %% ../../nbs/05_trainer/20_stage_data.ipynb #23c9274b
+def _of_groups(rows: list[dict], groups: list, left_out: Counter) -> list[dict]:
+    "The rows whose group stays, and into `left_out` how many of each other group do not; a reader's own stay always."
+    kept = []
+    for row in rows:
+        source = row.get('source', '')
+        group = group_of(source)
+        what, fix = 'it names no instruction, so its group is unknown', 'take no group away, or name other sets'
+        check(group or not source.endswith('/'), what, f'row {row["id"]}', fix)
+        if group in (*groups, ''):
+            kept.append(row)
+        else:
+            left_out[group] += 1
+    return kept
+
 # %% ../../nbs/05_trainer/20_stage_data.ipynb #0487744a
 def _gathered(data: TuningData) -> Mined:
     "The rows of all sets and files whose group stays."
@@ -240,12 +259,7 @@ def _gathered(data: TuningData) -> Mined:
         rows, stats = mined.rows, mined.stats
     rows = rows + [row for file in data.files for row in read_rows(rows_file(file), 'id', 'query', 'pos', 'neg')]
     if set(data.groups) < set(GROUPS):
-        groups = [group_of(row.get('source', '')) for row in rows]
-        for row, group in zip(rows, groups, strict=True):
-            what, fix = 'it names no instruction, so its group is unknown', 'take no group away, or name other sets'
-            check(group or not row.get('source', '').endswith('/'), what, f'row {row["id"]}', fix)
-        left_out += Counter(groups)
-        rows = [row for row, group in zip(rows, groups, strict=True) if group in (*data.groups, '')]
+        rows = _of_groups(rows, data.groups, left_out)
         for group in [group for group in GROUPS if group not in data.groups and not left_out[group]]:
             note(f'stage II: no row is {group}, so a training without {group} data is the whole one')
     check(rows, 'no set and no file is left', 'stage II', 'name sets or files, or more groups')

@@ -118,8 +118,14 @@ _FIRST_LOOK = 16  # rows before the first look at repeats
 _FEWEST = 8  # answers that say something
 
 
-def refuse_repeats(judged: list, n: int, most: float, model: str, method: str):
-    "Stop where more than the share `most` of `(text, faults)`, `n` a row, repeat the answer to another row."
+def refuse_repeats(
+    judged: list,  # (text, faults) of the answers so far
+    n: int,  # answers a row
+    most: float,  # share
+    model: str,
+    method: str,
+):
+    "Stop where more than the share `most` of the answers repeat the answer to another row."
     first_row, repeats = {}, Counter()
     for i, (text, _) in enumerate(judged):
         text = ' '.join(text.split())
@@ -285,7 +291,8 @@ def synthesize_queries(
     language: str = '',  # '': read from the script of the documents
     **asking,  # form, prompt, sampling, replay, most_repeated, as in `PromptBatch`
 ) -> Mined:
-    "A query for each document: `{id, task, text, doc}`, `task` the style of its examples."
+    """A query for each document: `{id, task, text, doc}`, `task` the style of its examples. Sampling of the method row
+    (temperature 1.0, top-p 0.8) unless given."""
     rows = list(documents)
     language = language or detect_language([row['doc'] for row in rows])
     blocks = example_blocks(language, styles, examples)
@@ -496,6 +503,12 @@ class WrittenExample(pydantic.BaseModel):
             raise ValueError('the query is its document')
         return self
 
+# %% ../../nbs/05_trainer/01_synthetic.ipynb #ddadf9dc
+def _drawn_values(task: dict, number: int, seed: int) -> dict:
+    "One value of each list of the paper, drawn for this task and number."
+    draw = random.Random(fingerprint(seed, task['id'], number))
+    return {slot: draw.choice(values) for slot, values in method_row('task-example', 'prompt')['values'].items()}
+
 # %% ../../nbs/05_trainer/01_synthetic.ipynb #6dc55f25
 @step('id', 'task', hands_on=ASKING)
 def write_examples(
@@ -509,12 +522,13 @@ def write_examples(
     "Examples of tasks: `{id, query, pos, neg, instruction: the task, source, drawn}` (BMRetriever, task level)."
     tasks, usage, met, rows, seen = list(tasks), Usage(), Counter(), [], set()
     how = PromptBatch(model, 'task-example', language, usage=usage, **asking)
-    lists, drawn = method_row('task-example', 'prompt')['values'], {}
+    drawn = {}  # of the number that is asked about, by task
+
+    def values(task: dict) -> dict:
+        return {'task': task['task'], **drawn[task['id']]}
+
     for number in range(n):
-        for task in tasks:
-            draw = random.Random(fingerprint(seed, task['id'], number))
-            drawn[task['id']] = {slot: draw.choice(values) for slot, values in lists.items()}
-        values = lambda task: {'task': task['task'], **drawn[task['id']]}  # noqa: E731
+        drawn |= {task['id']: _drawn_values(task, number, seed) for task in tasks}
         answers = ask_about(tasks, values, replace(how, first=number))
         read, met_here = read_answers([answer for [answer] in answers], WrittenExample)
         met.update(met_here)

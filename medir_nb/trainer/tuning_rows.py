@@ -9,7 +9,7 @@ __all__ = ['consistent_rows', 'draw_negatives', 'mixture_table']
 from collections import Counter
 import pandas as pd
 from ..core.errors import check
-from ..data.corpus import Queries, write_table
+from ..data.corpus import Corpus, Queries, write_table
 from ..data.task import Task, build_task
 from .mined_rows import ENCODING, Mined, mined_rows, step, without_answers
 from .negative_mining import draw_of, labelled_pairs, round_trip
@@ -32,6 +32,17 @@ def consistent_rows(
 _BLOCK = 10_000  # documents that are in memory at a time
 
 
+def _ids_of_texts(corpus: Corpus, texts: set[str]) -> dict[str, list]:
+    "Text → the ids of the documents that are it, for those of `texts`."
+    ids = {}
+    for start in range(0, len(corpus), _BLOCK):
+        part = corpus.texts(start, start + _BLOCK)
+        for doc_id, text in zip(corpus.ids[start : start + _BLOCK], part, strict=True):
+            if text in texts:
+                ids.setdefault(text, []).append(doc_id)
+    return ids
+
+
 def _passages_of_rows(rows: list[dict]) -> Searched:
     "Each passage of some rows once, in the place of the corpus that they were drawn of."
     every = (text.strip() for row in rows for text in (*row['pos'], *row['neg']))
@@ -44,13 +55,8 @@ def _task_of_source(source: str, rows: list[dict], lacking: list[dict], searched
     answers = {}  # query → the texts that answer it in any row
     for row in rows:
         answers.setdefault(row['query'], set()).update(text.strip() for text in row['pos'])
-    texts, corpus = set().union(*(answers[row['query']] for row in lacking)), searched.corpus
-    ids, judged = {}, []  # text → the documents that are it
-    for start in range(0, len(corpus), _BLOCK):
-        part = corpus.texts(start, start + _BLOCK)
-        for doc_id, text in zip(corpus.ids[start : start + _BLOCK], part, strict=True):
-            if text in texts:
-                ids.setdefault(text, []).append(doc_id)
+    ids = _ids_of_texts(searched.corpus, set().union(*(answers[row['query']] for row in lacking)))
+    judged = []
     for row in lacking:
         own = {doc_id for text in answers[row['query']] for doc_id in ids.get(text, ())}
         what, fix = f'the positives of {row["id"]} are not in its corpus', "read the set anew, or write searched='rows'"
@@ -58,7 +64,7 @@ def _task_of_source(source: str, rows: list[dict], lacking: list[dict], searched
         judged += [(row['id'], doc_id, 1) for doc_id in sorted(own | searched.answers.get(row['query'], set()))]
     qrels = pd.DataFrame(judged, columns=['query_id', 'doc_id', 'relevance'])
     queries = write_table(((row['id'], '', row['query'], source) for row in lacking), None, Queries)
-    return build_task(source, queries, corpus, qrels, allow_unknown_qrels=True)
+    return build_task(source, queries, searched.corpus, qrels, allow_unknown_qrels=True)
 
 # %% ../../nbs/05_trainer/06_tuning_rows.ipynb #b2f68de1
 def _drawn(row: dict, n: int, seed: int) -> dict:

@@ -141,7 +141,8 @@ class _Batch:
         name, _, address = batch['engine'].partition(':')
         check(name in ENGINES, f'unknown engine {name!r}', path, nearest(name, ENGINES))
         self.engine = ENGINES[name](self.workers, force, *filter(None, [address]))
-        self.makers, self.done = makers_of(self.runs), {}  # number → future of its receipt
+        self.makers = makers_of(self.runs)
+        self.done = {}  # number → future of its receipt
         reasons = {i: obstacles(run['notebook'], run_parameters(run)) for i, run in enumerate(self.runs)}
         self.blocked = {i: why for i, why in reasons.items() if why}  # said before the first one starts
         for i, why in self.blocked.items():

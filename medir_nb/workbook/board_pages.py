@@ -73,8 +73,8 @@ def board_page(
     home_link: str = '',  # of the documentation that the page stands in
 ) -> str:
     "The leaderboard as one HTML file."
-    template, *files = map(_web_file, ('board.html', 'board.css', 'table-core.js', 'board.js'))
-    style, library, script = files
+    template = _web_file('board.html')
+    style, library, script = (_web_file(name) for name in ('board.css', 'table-core.js', 'board.js'))
     parts = {
         'title': 'Leaderboard: medical retrieval, printed and measured',
         'lead': html.escape(_lead(data)),

@@ -114,7 +114,8 @@ def independent_models(
     results, tasks = _main_results(paper)
     check(len(results), f'nobody has measured all tasks of {paper}', 'independent_models', 'name r2med')
     ranks = rank_spread(results.pivot(index='model', columns='task', values='value'), tasks)
-    said, about = registry('coverage')['ways'], []
+    said = registry('coverage')['ways']
+    about = []
     for model in ranks.index:
         row = other_row({'paper': paper, 'system': model})
         ways = [way_of(row['expression'], task) for task in tasks] if row['expression'] else []
@@ -204,6 +205,11 @@ def _packed_cells(cells, heads: _Heads, texts: _Numbered, hours: _Numbered) -> d
     }
 
 # %% ../../nbs/11_workbook/15_boards.ipynb #5566a48e
+def _noted(receipt: dict | None, noted: _Numbered) -> int | None:
+    "The number of a receipt; several measurements share one."
+    return None if receipt is None else noted[json.dumps(receipt)]
+
+
 _ABOUT_MEASURED = ('verdict', 'as', 'revision', 'dtype', 'n_queries')
 
 
@@ -218,7 +224,7 @@ def _packed_measured(measured: list[dict], cells, noted: _Numbered) -> list[dict
             {'cell': numbers[found['key']], 'value': _points(found['measured'] / scale)}
             | ends
             | {'spread': [_points(value / scale) for value in found['spread'] or ()] or None}
-            | {'receipt': found['receipt'] and noted[json.dumps(found['receipt'])]}
+            | {'receipt': _noted(found['receipt'], noted)}
             | {name: found[name] for name in _ABOUT_MEASURED}
             | {'source': found['file']}
         )
@@ -233,7 +239,7 @@ def _packed_own(own: list[dict], heads: _Heads, noted: _Numbered) -> list[dict]:
         if place not in packed:
             about = {name: row[name] for name in ('revision', 'dtype', 'n_queries', 'split', 'source')}
             ends = {name: _points(row[name]) for name in ('value', 'low', 'high')}
-            receipt = row['receipt'] and noted[json.dumps(row['receipt'])]
+            receipt = _noted(row['receipt'], noted)
             packed[place] = {'row': place[0], 'column': place[1], **ends, **about, 'receipt': receipt}
     return list(packed.values())
 
@@ -272,7 +278,7 @@ def board(
 # %% ../../nbs/11_workbook/15_boards.ipynb #078bed5a
 def board_rows(data: dict) -> list[dict]:
     "A mapping a cell: system, task, measure, the printed value, the measured one with interval and verdict, the way."
-    cells, ways, found = data['cells'], data['ways'], []
+    cells, ways = data['cells'], data['ways']
 
     def place(row: int, column: int) -> dict:  # whose score a cell is, and on what
         system, head = data['systems'][row], data['columns'][column]
@@ -281,6 +287,7 @@ def board_rows(data: dict) -> list[dict]:
         return named | {'task': task, 'measure': head['measure']}
 
     measured = {beside['cell']: beside for beside in reversed(data['measured'])}
+    found = []
     for i, (row, column) in enumerate(zip(cells['row'], cells['column'], strict=True)):
         way, why = ways[cells['way'][i]][0], data['texts'][cells['why'][i]]
         printed = {'published': cells['value'][i], 'printed': cells['text'][i], 'way': way, 'why': why}

@@ -125,7 +125,8 @@ def _encoding(task: str, system, joined: bool) -> TaskWork:
     tokens = most if counts.tokens is None else min(most, counts.tokens)
     rate = encode_rate(_parameters(row))
     hours = counts.encode / rate / 3600 if rate else None
-    return TaskWork(task, str(system), counts.encode, 0, _cpu_hours(tokens, _parameters(row)), hours)
+    on_cpu = _cpu_hours(tokens, _parameters(row))
+    return TaskWork(task, str(system), texts=counts.encode, pairs=0, cpu_hours=on_cpu, gpu_hours=hours)
 
 # %% ../../nbs/11_workbook/11_cell_tables.ipynb #533e1e32
 def leaf_systems(expression) -> list:
@@ -157,7 +158,7 @@ def works_of(expression: str, task: str) -> list[TaskWork]:
         else:
             row, pairs = registry('rerankers')[system.reranker[0]], counts.score
             hours = _cpu_hours(pairs * row['max_tokens'], _parameters(row))
-        works.append(TaskWork(task, str(system), 0, pairs, hours, None))
+        works.append(TaskWork(task, str(system), texts=0, pairs=pairs, cpu_hours=hours, gpu_hours=None))
     return works
 
 # %% ../../nbs/11_workbook/11_cell_tables.ipynb #93392127
@@ -214,6 +215,15 @@ def printed_system(cell) -> tuple[str, Way | None]:
 _SYSTEM = ['paper', 'table', 'system', 'variant', 'retriever', 'method', 'llm', 'reranker', 'depth']
 
 
+def _cell_way(expression: str, way: Way | None, is_score: bool, tasks: tuple) -> Way:
+    "How one published cell could be measured, on the tasks that it stands for."
+    if not is_score:
+        return Way('no score')
+    if not tasks:
+        return way or Way('unknown', 'which tasks it averages is not known')
+    return hardest([*map(data_way, tasks), way] if way else [way_of(expression, task) for task in tasks])
+
+
 def _with_ways(cells):
     "Published cells with the columns `expression`, `tasks`, `way` and `why`."
     systems, ways, found = {}, {}, []
@@ -225,13 +235,8 @@ def _with_ways(cells):
         task, is_score = none_if_missing(cell.task), none_if_missing(cell.measure) is not None
         tasks = (task,) if task else averaged_tasks(cell)
         key = expression, way, is_score, tasks
-        if key not in ways and not is_score:
-            ways[key] = Way('no score')
-        elif key not in ways and not tasks:
-            ways[key] = way or Way('unknown', 'which tasks it averages is not known')
-        elif key not in ways:
-            own = [*map(data_way, tasks), way] if way else [way_of(expression, task) for task in tasks]
-            ways[key] = hardest(own)
+        if key not in ways:
+            ways[key] = _cell_way(*key)
         found.append((expression, tasks, ways[key].name, ways[key].why))
     return cells.join(pd.DataFrame(found, columns=['expression', 'tasks', 'way', 'why'], index=cells.index))
 
@@ -265,10 +270,10 @@ def measurements(folder: str | Path | None, runs: list[dict] = ()) -> list[dict]
         with boundary('it does not read as stored results', path, 'run its notebook again'):
             for cell in json.loads(path.read_text(encoding='utf-8'))['cells']:
                 key, kind = tuple(cell[part] or '' for part in CELL_KEY), cell['verdict'].partition(':')[0]
-                order = -1 if receipt else VERDICTS.index(kind)  # a reader's own stay before all that are stored
-                about = {'kind': kind, 'order': order, 'file': name, 'receipt': receipt}
+                about = {'kind': kind, 'order': VERDICTS.index(kind), 'file': name, 'receipt': receipt}
                 found.append({'key': key, **{name: cell.get(name) for name in _MEASURED}, **about})
-    return sorted(found, key=lambda measured: measured['order'])
+    # a reader's own stay before all that are stored, in the order of their receipts
+    return sorted(found, key=lambda measured: -1 if measured['receipt'] else measured['order'])
 
 # %% ../../nbs/11_workbook/11_cell_tables.ipynb #9be6586d
 def cell_keys(cells) -> list[tuple]:

@@ -110,17 +110,22 @@ def _command():
     sys.exit(status if isinstance(status, int) else 0)
 
 # %% ../../nbs/11_workbook/24_cli.ipynb #6217bd36
+def _home_first(arguments: list[str]) -> tuple[list[str], str | None]:
+    "The line with its `--home` before the command, wherever that was written, and the folder."
+    for place, argument in enumerate(arguments):
+        if argument == '--home' and place + 1 < len(arguments):
+            folder, rest = arguments[place + 1], arguments[:place] + arguments[place + 2 :]
+            return ['--home', folder, *rest], folder
+        if argument.startswith('--home='):
+            rest = arguments[:place] + arguments[place + 1 :]
+            return [argument, *rest], argument.removeprefix('--home=')
+    return arguments, None
+
+
 def _private_command():
     "The command line with its `--home` first, under guard where it asks for that."
-    line = [argument for argument in sys.argv[1:] if argument != '--private']
-    asked, home_folder = len(line) < len(sys.argv) - 1, None
-    for place, argument in enumerate(line):
-        given = line[place : place + 2] if argument == '--home' else line[place : place + 1]
-        if len(given) == 2 or argument.startswith('--home='):
-            home_folder = given[-1].removeprefix('--home=')
-            line = [*given, *line[:place], *line[place + len(given) :]]
-            break
-    sys.argv[1:] = line
+    asked = '--private' in sys.argv[1:]
+    sys.argv[1:], home_folder = _home_first([argument for argument in sys.argv[1:] if argument != '--private'])
     if not asked and not is_private():
         return _command()
     with at_home(home_folder), nothing_leaves() as record:

@@ -37,10 +37,16 @@ def _add_reading_columns(frame, scores: list):
     if pairs:
         said = '{scored_pairs:,} scored, {cached_pairs:,} stored, {truncated_pairs:,} truncated'
         frame['pairs'] = [said.format(**pairs[label]) if label in pairs else '' for label in frame.system]
+
+# %% ../../nbs/11_workbook/18_cli_evaluate.ipynb #d828b2f9
+def _say_ann(frame):
+    "Shares of the exact lists that approximate indexes find, and their losses, with intervals; in place."
+    from medir_nb.evaluator.statistics import ends_text
+
     for name in [name for name in frame if name == 'loss' or re.fullmatch(r'recall@\d+', name)]:
-        ends = zip(frame.pop(f'{name}_low'), frame.pop(f'{name}_high'), strict=True)
-        cells = zip(frame[name], (ends_text(*each) for each in ends), strict=True)
-        frame[name] = ['' if value != value else f'{value:.4f} {text}'.strip() for value, text in cells]
+        low, high = frame.pop(f'{name}_low'), frame.pop(f'{name}_high')
+        cells = zip(frame[name], low, high, strict=True)
+        frame[name] = ['' if value != value else f'{value:.4f} {ends_text(*ends)}'.strip() for value, *ends in cells]
 
 # %% ../../nbs/11_workbook/18_cli_evaluate.ipynb #f493ef0c
 def shown_scores(scores: list):
@@ -52,6 +58,7 @@ def shown_scores(scores: list):
     if not frame.revision.str.contains('resolved').any():
         silent.append('revision')
     _add_reading_columns(frame, scores)
+    _say_ann(frame)
     if 'passages' in frame:
         frame['passages'] = frame.passages.fillna('whole documents')
     if frame.task.nunique() == 1 and all(score.task.kind == 'pairs' for score in scores):
@@ -63,7 +70,14 @@ def shown_scores(scores: list):
     return frame.drop(columns=silent).rename(columns=names)
 
 # %% ../../nbs/11_workbook/18_cli_evaluate.ipynb #c4baa3f1
-def _check_request(task, systems: list[str], runs: list[Path], qrels, measures: list[str], dtype):
+def _check_request(
+    task: str | None,
+    systems: list[str],
+    runs: list[Path],
+    qrels: Path | None,
+    measures: list[str],
+    dtype: str | None,
+):
     "Refuse a word that nobody knows, and a combination of arguments that has no meaning."
     from medir_nb import encoder, evaluator, retrieval
 
@@ -95,9 +109,14 @@ def _read_task(task: str | None, qrels: Path | None, split, allow_unknown_qrels:
         return data.Task(str(qrels), qrels=data.read_qrels(qrels), split=split or '')
     loaded = data.load_task(task, split, allow_unknown_qrels=allow_unknown_qrels, **how)
     if qrels:
-        parts = loaded.name, loaded.queries, loaded.corpus, data.read_qrels(qrels), allow_unknown_qrels, str(qrels)
-        names = ('language', 'kind', 'measures', 'split', 'instructions', 'groups', 'passages')
-        loaded = data.build_task(*parts, query_titles=True, **{name: getattr(loaded, name) for name in names})
+        names = ('name', 'queries', 'corpus', 'language', 'kind', 'measures', 'split')
+        loaded = data.build_task(
+            qrels=data.read_qrels(qrels),
+            allow_unknown_qrels=allow_unknown_qrels,
+            where=str(qrels),
+            query_titles=True,
+            **{name: getattr(loaded, name) for name in (*names, 'instructions', 'groups', 'passages')},
+        )
     if loaded.report:
         counted = [(what.replace('_', ' '), n) for what, n in loaded.report.items() if n and what not in _ALREADY_SAID]
         note('; '.join(filter(None, [repr(loaded), ', '.join(f'{n} {what}' for what, n in counted)])))
@@ -164,7 +183,7 @@ class _Done:
 
 # %% ../../nbs/11_workbook/18_cli_evaluate.ipynb #f661aed9
 def _score_each(task: str | None, score, has_runs: bool, costs: bool):
-    "Call `score` with the task that a command line names, or with each of a suite; one that fails is passed over."
+    "Call `score` with the task that a command line names, or with each of a suite, of which one that fails is said."
     from medir_nb import data
 
     named, unread = data.expand_tasks([task] if task else [])
@@ -289,8 +308,9 @@ def compare_command(
         note(f'{loaded!r}')
     no_queries = 'sentence pairs have no per-query scores to compare'
     check(loaded.kind != 'pairs', no_queries, task, 'use medir evaluate')
-    name, sides = measure or loaded.measures[0], []
+    name = measure or loaded.measures[0]
     retrieval.check_systems(expressions, loaded, dtype)
+    sides = []
     for side in (a, b):
         if side in expressions:
             how = {'dtype': dtype, 'device': device, 'max_tokens': max_tokens}

@@ -35,33 +35,45 @@ def _check_source(source: str, option: str = ''):
     kind = 'file' if path.suffix else 'folder'
     check(path.exists() or may_be_task, f'no such {kind}', source, fix)
 
-# %% ../../nbs/11_workbook/23_cli_index.ipynb #805f6974
-def _read_documents(source: str, lang: str | None, below: Path | None = None, index: str = '', columns=None):
-    "Documents read as `medir study look` does; an `index` loses none of a file or folder that cannot be read now."
+# %% ../../nbs/11_workbook/23_cli_index.ipynb #7a20b4d1
+def _check_nothing_lost(
+    index: str,
+    task,  # all documents that could be read
+    unreadable: list[str],  # files, parts of files, and folders
+    empty: list[str],  # folders, as a share that is not mounted
+):
+    "Refuse an update that would delete the documents of a file or folder that is there and cannot be read."
     from medir_nb.data.corpus import metadata_of
     from medir_nb.data.raw import holds_one_document
     from medir_nb.retrieval import Index
-    from medir_nb.study.reading import documents_task, without_spaces
+    from medir_nb.study.reading import without_spaces
 
-    task, met = documents_task(source, lang, below, columns)
-    if not index:
-        return task
-    corpus, lost = Index(index).corpus, []
+    corpus = Index(index).corpus
     gone = {*corpus.ids} - {*task.corpus.ids}
-    if not gone:
-        return task
-    sources = {metadata_of(corpus, doc_id).get('source') for doc_id in gone} - {None, ''}
-    files = [left['file'] for left in met.unreadable] + [name for names in met.not_read.values() for name in names]
-    for file in files:
-        is_known = any(f'{name}/'.startswith(f'{file}/') for name in sources) or without_spaces(file) in gone
-        if is_known or (not sources and not holds_one_document(file)):
-            lost.append(file)
-    root = below or Path(source)
-    empty = [os.path.relpath(place, root) for place, *inside in os.walk(root) if not any(inside)]  # not mounted?
-    lost += [name for name in empty if any(doc_id.startswith(f'{without_spaces(name)}/') for doc_id in gone)]
+    sources = {f'{source}/' for doc_id in gone if (source := metadata_of(corpus, doc_id).get('source'))}
+
+    def may_be_gone(file: str) -> bool:
+        known = any(source.startswith(f'{file}/') for source in sources)
+        return known or without_spaces(file) in gone or (not sources and not holds_one_document(file))
+
+    lost = [file for file in unreadable if gone and may_be_gone(file)]
+    lost += [folder for folder in empty if any(doc_id.startswith(f'{without_spaces(folder)}/') for doc_id in gone)]
     what = f'{counted(len(gone), "document")} would be deleted, though {lost[0] if lost else ""} is there'
     fix = 'make it readable, mount it or take the empty folder away; or give the other documents with --add'
     check(not lost, what, index, fix)
+
+# %% ../../nbs/11_workbook/23_cli_index.ipynb #805f6974
+def _read_documents(source: str, lang: str | None, below: Path | None = None, index: str = '', columns=None):
+    "Documents that are read as `medir study look` does; what cannot be read is said, and is kept in an `index`."
+    from medir_nb.study.reading import documents_task
+
+    task, met = documents_task(source, lang, below, columns)
+    if index:
+        root = below or Path(source)
+        empty = [os.path.relpath(place, root) for place, *inside in os.walk(root) if not any(inside)]
+        there = [lost['file'] for lost in met.unreadable]
+        there += [name for names in met.not_read.values() for name in names]
+        _check_nothing_lost(index, task, there, empty)
     return task
 
 # %% ../../nbs/11_workbook/23_cli_index.ipynb #6e8cfa6d

@@ -65,8 +65,9 @@ def run_command(
         print(redact(json.dumps(done)))
     else:
         # copied first, so that a full disk is said before a list that looks like success
-        for file in done['files'] if copy else ():
+        if copy:
             copy.mkdir(parents=True, exist_ok=True)
+        for file in done['files'] if copy else ():  # the tables and figures, and not what the library noted of the run
             if not file.endswith('.jsonl') and Path(file).stem not in RUN_NOTES:
                 shutil.copy(folder / file, copy / file)
         verb = 'unchanged since' if done['reused'] else 'executed'
@@ -199,9 +200,11 @@ def plan_command(
         if not rows:
             show_table(plans[0].frame(), wide, by='task')
     else:
-        alone = {'notebook': name, 'preset': preset, 'parameters': parse_options(parameter or [])}
-        file = _batch_file(name)
-        for run in read_batch(file)['runs'] if file else [alone]:
+        if file := _batch_file(name):
+            runs = read_batch(file)['runs']
+        else:
+            runs = [{'notebook': name, 'preset': preset, 'parameters': parse_options(parameter or [])}]
+        for run in runs:
             plans.append(plan(run['notebook'], run.get('preset'), run.get('parameters')))
             if not rows:
                 _show_plan(plans[-1], wide)

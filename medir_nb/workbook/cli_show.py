@@ -43,6 +43,20 @@ def tasks_command(
 # %% ../../nbs/11_workbook/20_cli_show.ipynb #daebdee7
 Paper = Annotated[str | None, Argument(help='A paper of the ledger, such as r2med (default: all).')]
 
+# %% ../../nbs/11_workbook/20_cli_show.ipynb #ce405841
+def _show_runnable(paper: str | None, wide: bool, rows: bool):
+    "Print the cells that this machine reaches, and how many it does not, by reason."
+    with waiting('coverage'):
+        from medir_nb.workbook.coverages import MOST_HOURS, runnable
+
+        cells = runnable(paper)
+    reached, left = cells[cells.why == ''].drop(columns='why'), cells[cells.why != '']
+    measured = reached.verdict.notna().sum()
+    reached = reached if rows else reached.assign(hours=reached.hours.map('{:.2f}'.format)).fillna('')
+    counted = left.groupby('why', sort=False).size().sort_values(ascending=False).rename('cells').reset_index()
+    _show_catalogue({'runnable': reached, 'not here': counted}, wide, rows)
+    note(f'{len(reached):,} cells run here within {MOST_HOURS} h each; {measured:,} of them were measured')
+
 # %% ../../nbs/11_workbook/20_cli_show.ipynb #0c749be2
 def coverage_command(
     paper: Paper = None,
@@ -53,24 +67,15 @@ def coverage_command(
     rows: JsonRows = False,
 ):
     "The published cells of a paper: measured here or not, and what it would take to measure them."
+    if is_runnable:
+        _show_runnable(paper, wide, rows)
+        return
     with waiting('coverage'):
         from medir_nb.workbook.coverages import coverage, coverage_reasons, coverage_source, coverage_table
-        from medir_nb.workbook.coverages import MOST_HOURS, runnable
 
-        cells = runnable(paper) if is_runnable else coverage(paper)
-        reasons = None if is_runnable else coverage_reasons(paper)
-    if not is_runnable:
-        counts = cells if rows else coverage_table(cells)
-        _show_catalogue({'coverage': counts, 'reasons': reasons}, wide, rows)
-        note(coverage_source())
-        return
-    reached, left = cells[cells.why == ''].drop(columns='why'), cells[cells.why != '']
-    measured = reached.verdict.notna().sum()
-    reached = reached if rows else reached.assign(hours=reached.hours.map('{:.2f}'.format)).fillna('')
-    counted = left.groupby('why', sort=False).size().sort_values(ascending=False).rename('cells').reset_index()
-    _show_catalogue({'runnable': reached, 'not here': counted}, wide, rows)
-    within = f'{len(reached):,} cells run here within {MOST_HOURS} h each'
-    note(f'{within}; {measured:,} of them were measured')
+        counts, reasons = coverage(paper), coverage_reasons(paper)
+    _show_catalogue({'coverage': counts if rows else coverage_table(counts), 'reasons': reasons}, wide, rows)
+    note(coverage_source())
 
 # %% ../../nbs/11_workbook/20_cli_show.ipynb #b8d17520
 def leaderboard_command(

@@ -58,7 +58,8 @@ def coverage(
     folder: str | Path | None = None,  # of stored results: the workbook's `figures`
 ):
     "A row a paper: cells published, measured here by verdict, and how all of them could be measured, with hours."
-    folder, rows = folder or results_folder(), []
+    folder = folder or results_folder()
+    rows = []
     for name, cells in cell_table(paper, tables, measurements(folder)).groupby('paper', sort=False):
         kinds, ways = Counter(cells.kind.dropna()), Counter(cells.way)
         seconds = Counter(said.partition(':')[0] for said in cells.independent_verdict.dropna())
@@ -92,7 +93,8 @@ def obstacle_here(expression: str, tasks: list[str]) -> str:
         if leaf.reranker:
             llm_name = leaf.reranker.llm
             models.append(llm(llm_name).runs() if llm_name else reranker_runs(leaf.reranker[0]))
-        if said := next((said for said in models if not said.startswith('yes')), ''):
+        if said := next((answer for answer in models if not answer.startswith('yes')), ''):
+            # sizes differ, the reason does not
             return re.sub(r'^≈[\d.,]+ GB of weights are not', 'its weights are not', said.removeprefix('no: '))
         if leaf.expansion and unreachable():
             return f'the text that joins its query is not here, and {unreachable()}'
@@ -107,9 +109,11 @@ def runnable(
     paper: str | None = None,  # all of them without one
 ):
     "A row a cell of the ways cpu and gpu, the quickest first: hours on this machine, verdict, and why it is not run."
-    cells, has_gpu, found = cell_table(paper), memory_here()[1] == 'GPU memory', {}
+    cells = cell_table(paper)
     cells = cells[cells.way.isin(_RUNS)]
+    has_gpu = memory_here()[1] == 'GPU memory'
     keys = list(zip(cells.expression, cells.tasks, strict=True))
+    found = {}
     for key in dict.fromkeys(keys):
         rated = hours_on(*key)
         hours = rated['gpu hours'] if has_gpu and rated['gpu hours'] is not None else rated['cpu hours']

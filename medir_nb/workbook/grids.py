@@ -112,7 +112,7 @@ def _workloads(system, counts: SystemCounts) -> list[Workload]:
     work = [Workload(name, 'encode', counts.encode, counts.tokens) for name in models]
     if system.expansion and not _has_text(system.expansion[1]):
         method, llm, settings = system.expansion
-        try:
+        try:  # the most that it may write for a query; None where that is unknown
             sampling = llm_spec(llm).sampling | method_row(method).get('sampling', {}) | dict(settings)
             tokens = sampling.get('max_tokens', 512) * counts.write
         except MedirError:
@@ -120,10 +120,20 @@ def _workloads(system, counts: SystemCounts) -> list[Workload]:
         work.append(Workload(llm, 'write', counts.write, tokens))
     return work
 
-# %% ../../nbs/11_workbook/06_grids.ipynb #318fcab4
+# %% ../../nbs/11_workbook/06_grids.ipynb #e234c3bc
 _JOINING = {'fusion', 'repeat', 'hypothetical', 'strict'}  # settings of how a text is used, after it was written
 
 
+def _shared_work(text: str) -> tuple[str, tuple]:
+    "The retriever of an expression alone, and what decides the text that its language model writes."
+    system = parse(text)
+    if not isinstance(system, System):
+        return text, ('', '')  # a reranked fusion: its parts have rows of their own
+    method, llm, settings = system.expansion or ('', '', ())
+    asked = tuple((name, value) for name, value in settings if name not in _JOINING)
+    return str(replace(system, expansion=None, reranker=None)), (method, llm, *asked)
+
+# %% ../../nbs/11_workbook/06_grids.ipynb #318fcab4
 class _Grid:
     "Counts the work of systems, each piece of work once."
 
@@ -133,24 +143,27 @@ class _Grid:
 
     def counts(self, name: str, text: str, task) -> SystemCounts:
         "What a system would do on a task, beyond what the rows before it do."
-        system, alone, written = parse(text), text, ('', '')
-        if isinstance(system, System):  # the parts of a reranked fusion have rows of their own
-            method, llm, settings = system.expansion or ('', '', ())
-            alone = str(replace(system, expansion=None, reranker=None))
-            written = (method, llm, *((name, value) for name, value in settings if name not in _JOINING))
+        alone, written = _shared_work(text)
         corpus_counted = alone != text and (name, alone) in self.counted
         text_counted = (name, written) in self.counted
         self.counted |= {(name, text), (name, written)}
         if task:
             counts = _counts_at_hand(text, task, alone if corpus_counted else text, self.dtype)
         elif name in registry('tasks'):
-            counts = registry_counts(name, system, corpus_counted, self.limit)
+            counts = registry_counts(name, parse(text), corpus_counted, self.limit)
         else:
             counts = SystemCounts(None, None)
         return replace(counts, write=0) if text_counted else counts
 
 # %% ../../nbs/11_workbook/06_grids.ipynb #ae3c6d18
-def _grid_row(grid: _Grid, name: str, task, missing: MedirError | None, text: str, refused) -> PlanRow:
+def _grid_row(
+    grid: _Grid,
+    name: str,  # of the task
+    task,  # None where its data are not here
+    missing: MedirError | None,  # why they are not
+    text: str,  # the system
+    refused: MedirError | None,  # why it cannot be read
+) -> PlanRow:
     "The row of a system on a task; one that cannot run says so."
     note = '' if task else missing.fix or missing.what
     try:
@@ -183,7 +196,8 @@ def grid_rows(
     limit: int | None = None,  # pool of at most so many documents
 ) -> list[PlanRow]:
     "What evaluating `systems` on `tasks` would encode, generate and score; never downloads."
-    single, grid, rows = {}, _Grid(dtype, limit), []
+    grid, rows = _Grid(dtype, limit), []
+    single = {}  # systems that do work of their own, each once; one that cannot be read keeps its error
     for text in systems:
         try:
             single |= dict.fromkeys(map(str, parts(text)))
@@ -221,11 +235,12 @@ def notebook_grids(notebook: str, parameters: dict) -> list[tuple[list[str], lis
     "The (tasks, systems) that a notebook evaluates with these parameters."
     grids, rows = [], registry('tasks')
     for grid in notebook_plan(notebook).grids:
-        for system, task in parameters[grid.slips].items() if grid.slips else ():
-            grids.append(([task], [system, *filter(None, (with_slip(system, slip) for slip in SLIPS))]))
+        if grid.slips:  # each system with all slips that it can make, on its task
+            for system, task in parameters[grid.slips].items():
+                grids.append(([task], [system, *filter(None, (with_slip(system, slip) for slip in SLIPS))]))
+            continue
         # the row `default` offers pairs of names; a notebook has one of them, or none
-        is_absent = notebook not in registry('plans') and not {grid.tasks, grid.systems} <= set(parameters)
-        if grid.slips or is_absent:
+        if notebook not in registry('plans') and not {grid.tasks, grid.systems} <= set(parameters):
             continue
         if grid.paper:  # those of its tasks that $MEDIR_DATA holds
             tasks = [name for name, row in rows.items() if row['paper'] == grid.paper and task_folder(name)]
@@ -281,7 +296,7 @@ def pool_size(judged: JudgedTask, judging, parameters: dict) -> PoolSize:
     "How large the pool of a task may be."
     row, limit, missing = judged.row, parameters[judging.limit] or None, ''
     if judged.left_out:
-        return PoolSize(0, 0, 0, row['language'], None, judged.left_out)
+        return PoolSize(0, 0, 0, language=row['language'], passage=None, missing=judged.left_out)
     try:
         task = load_task(judged.source, limit=limit)
         queries, documents, language = len(task.queries), len(task.corpus), task.language
@@ -294,7 +309,8 @@ def pool_size(judged: JudgedTask, judging, parameters: dict) -> PoolSize:
     retrievers = parameters[judging.retrievers]
     lists = 1 if is_fused or isinstance(retrievers, str) else len(retrievers)
     pairs = min(parameters[judging.size] * lists, documents)
-    return PoolSize(queries, documents, pairs, language, document_tokens(row), missing)
+    passage = document_tokens(row)
+    return PoolSize(queries, documents, pairs, language=language, passage=passage, missing=missing)
 
 # %% ../../nbs/11_workbook/06_grids.ipynb #883472f2
 def _work_of(judge, size: PoolSize) -> Workload:
@@ -303,7 +319,7 @@ def _work_of(judge, size: PoolSize) -> Workload:
         texts = size.queries + min(size.documents, size.queries * size.pairs)
         return Workload(judge.system, 'encode', texts, None if size.passage is None else int(texts * size.passage))
     if not isinstance(judge, ModelJudge):
-        return Workload('', 'judge')
+        return Workload('', 'judge')  # a rule on words costs nothing
     calls = size.queries * math.ceil(size.pairs / judge.batch)
     a_character = tokens_per_unit({'length_unit': 'characters', 'language': size.language})
     longest = judge.longest * a_character
@@ -350,9 +366,9 @@ def _row(task: str, judge: str, size: PoolSize, work: Workload) -> PlanRow:
 # %% ../../nbs/11_workbook/06_grids.ipynb #db33cfad
 def _curated_row(name: str, judge, most: int, limit: int) -> PlanRow:
     "A row for the judge of what is found for the queries of a set; unknown where nobody counted these."
-    queries, missing = set_rows(name), ''
+    missing = ''
     if row := registry('tuning').get(name):
-        language = row.get('language', 'en')
+        queries, language = set_rows(name), row.get('language', 'en')
         missing = f'not here: {name}' if missing_sources('sets', {'sets': [name]}) else ''
     else:
         task, _, split = name.partition(':')
@@ -360,9 +376,10 @@ def _curated_row(name: str, judge, most: int, limit: int) -> PlanRow:
             found = load_task(task, split or None)
             queries, language = len(found.queries), found.language
         except MedirError as e:
-            language, missing = registry('tasks').get(task, {}).get('language', 'en'), e.fix or e.what
+            queries, missing = None, e.fix or e.what
+            language = registry('tasks').get(task, {}).get('language', 'en')
     asked = limit if queries is None else min(queries, limit or queries)
-    size = PoolSize(asked, asked * most, most, language, None, missing)
+    size = PoolSize(asked, asked * most, most, language=language, passage=None, missing=missing)
     work = _work_of(judge, size)
     if not asked:
         size, work = replace(size, missing=f'{missing}; {most} a query'), Workload(work.model, 'judge', None, None)
@@ -375,7 +392,8 @@ def judging_rows(judgings: list, parameters: dict) -> list[PlanRow]:
     rows = []
     for judging in judgings:
         if isinstance(judging, Curating):
-            [judge], data = judges_from([parameters[judging.judge]]), parameters[judging.sets]
+            judge = judges_from([parameters[judging.judge]])[0]
+            data = parameters[judging.sets]
             most, limit = parameters[judging.size], data.get('limit', 0)
             rows += [_curated_row(name, judge, most, limit) for name in data['sets']]
             continue

@@ -95,6 +95,15 @@ def data_fingerprints(parameters: dict) -> dict[str, str]:
             marks[f'checkpoint {word}'] = checkpoint_mark(word)
     return marks | server_marks(words)
 
+# %% ../../nbs/11_workbook/02_keys.ipynb #10a7bc0f
+def _library_fingerprint() -> str:
+    "A hash of the package: its code, registries, published numbers and committed cassettes."
+    import medir_nb
+
+    package = Path(medir_nb.__file__).parent
+    files = [file for file in sorted(package.rglob('*')) if file.suffix in {'.py', '.yaml', '.csv', '.jsonl'}]
+    return fingerprint({str(file.relative_to(package)): file_fingerprint(file) for file in files})
+
 # %% ../../nbs/11_workbook/02_keys.ipynb #c0c50354
 def receipt_key(
     path: Path,  # of the notebook
@@ -102,11 +111,8 @@ def receipt_key(
     upstream: list[str] = (),  # keys of the runs that this one stands on
 ) -> tuple[str, dict]:
     "The key of a run and its parts."
-    import medir_nb
-
-    package, own = Path(medir_nb.__file__).parent, os.environ.get('MEDIR_REGISTRY')  # the reader's own rows
     cells = [cell for cell in notebook_cells(path) if cell['cell_type'] == 'code' and not is_parameters(cell)]
-    files = [file for file in sorted(package.rglob('*')) if file.suffix in {'.py', '.yaml', '.csv', '.jsonl'}]
+    own = os.environ.get('MEDIR_REGISTRY')  # the reader's own rows
     parts = {
         'notebook': path.stem,
         'registry': file_fingerprint(own) if own and Path(own).exists() else '',
@@ -114,7 +120,7 @@ def receipt_key(
         'parameters': parameters,
         'upstream': sorted(upstream),
         'data': data_fingerprints(parameters),
-        'library': fingerprint({str(file.relative_to(package)): file_fingerprint(file) for file in files}),
+        'library': _library_fingerprint(),
         'versions': versions(),
     }
     return fingerprint(parts), parts

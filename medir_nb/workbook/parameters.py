@@ -61,8 +61,8 @@ def schema(path: Path) -> dict[str, tuple]:
         try:
             fields[name] = kind, ast.literal_eval(statement.value)
         except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-            what, fix = f'the default of `{name}` is no plain value', 'write text, a number, a list or a mapping'
-            raise MedirError(what, path, fix) from None
+            what = f'the default of `{name}` is no plain value'
+            raise MedirError(what, path, 'write text, a number, a list or a mapping') from None
     return fields
 
 # %% ../../nbs/11_workbook/01_parameters.ipynb #24c66477
@@ -89,7 +89,8 @@ def _checked_values(path: Path, fields: dict, given: dict) -> dict:
         except pydantic.ValidationError as e:
             first = e.errors()[0]
             name = str(first['loc'][0])
-            (value, where), (kind, default) = given[name], fields.get(name, ('', ''))
+            value, where = given[name]
+            kind, default = fields.get(name, ('', ''))
             # `list[str]` has a name, but only `list`
             expected = kind if hasattr(kind, '__args__') else getattr(kind, '__name__', kind)
             what = f'parameter {name!r} is {value!r}: {first["msg"]}'
@@ -113,7 +114,8 @@ def resolve_parameters(
     overrides: dict | None = None,  # what `-p` or a batch says on top
 ) -> dict:
     "Checked parameters: the notebook's defaults, then its preset, then `overrides`."
-    fields, given = schema(path), {}
+    fields = schema(path)
+    given = {}  # name → (value, where it was given)
     if preset:
         file = _preset_file(path, preset)
         given = {name: (value, file) for name, value in read_yaml(file).items()}

@@ -50,6 +50,16 @@ class RunPlan:
         told = {'notebook': self.name, 'preset': self.preset, 'finished': self.finished, 'obstacles': self.obstacles}
         return told | {part: [row.cells for row in getattr(self, part)] for part in ('steps', 'judging', 'rows')}
 
+# %% ../../nbs/11_workbook/07_plans.ipynb #39464ac7
+def _evaluation_rows(notebook: str, parameters: dict) -> list[PlanRow]:
+    "The rows of all grids of a notebook; a system that two grids evaluate on a task has one."
+    dtype, limit = parameters.get('dtype') or None, parameters.get('limit') or None
+    rows = {}
+    for tasks, systems in notebook_grids(notebook, parameters):
+        for row in grid_rows(tasks, systems, dtype, limit):
+            rows.setdefault((row.cells['task'], row.cells['system']), row)
+    return list(rows.values())
+
 # %% ../../nbs/11_workbook/07_plans.ipynb #a68711b0
 def plan(
     name: str,  # a notebook of the workbook, or a path
@@ -59,18 +69,16 @@ def plan(
     "What a run of a notebook would do."
     path = find_notebook(name)
     parameters, declared = resolve_parameters(path, preset, overrides), notebook_plan(path.stem)
-    receipt, loop, rows = valid_receipt(receipt_key(path, parameters)[0]), declared.loop, {}
-    for tasks, systems in notebook_grids(path.stem, parameters):
-        for row in grid_rows(tasks, systems, parameters.get('dtype') or None, parameters.get('limit') or None):
-            rows.setdefault((row.cells['task'], row.cells['system']), row)
+    key, _ = receipt_key(path, parameters)
+    receipt, loop = valid_receipt(key), declared.loop
     return RunPlan(
         name,
         preset,
-        receipt['finished'] if receipt else None,
-        obstacles(path.stem, parameters),
-        loop_rows(loop, parameters) if loop else training_rows(declared.trainings, parameters),
-        judging_rows(declared.judging, parameters),
-        list(rows.values()),
+        finished=receipt['finished'] if receipt else None,
+        obstacles=obstacles(path.stem, parameters),
+        steps=loop_rows(loop, parameters) if loop else training_rows(declared.trainings, parameters),
+        judging=judging_rows(declared.judging, parameters),
+        rows=_evaluation_rows(path.stem, parameters),
     )
 
 # %% ../../nbs/11_workbook/07_plans.ipynb #1b8bf3c8
@@ -194,8 +202,8 @@ def _sum(first: int | None, second: int | None) -> int | None:
     return None if first is None or second is None else first + second
 
 
-def _model_rows(works: list[Workload]) -> list[tuple]:
-    "A row of costs for each model and kind of work, in the order in which they came."
+def _model_rows(works: list[Workload]) -> list[dict]:
+    "A row of costs for each model and kind of work, in the order in which they came; weights are fetched once."
     sums, fetched = {}, set()
     for work in works:
         total = sums.get((work.model, work.kind), Workload(work.model, work.kind))
@@ -203,10 +211,12 @@ def _model_rows(works: list[Workload]) -> list[tuple]:
         sums[work.model, work.kind] = replace(total, texts=texts, tokens=tokens, read=total.read + work.read)
     rows = []
     for work in sums.values():
-        cost, tokens = work_cost(work), _sum(work.tokens, work.read)
+        cost = work_cost(work)
+        tokens = _sum(work.tokens, work.read)
         gigabytes = 0.0 if work.model in fetched else cost.gigabytes
         fetched.add(work.model)
-        rows.append((work.model, work.kind, work.texts, tokens, gigabytes, cost.hours, cost.dollars))
+        row = {'model': work.model, 'work': work.kind, 'texts': work.texts, 'tokens': tokens}
+        rows.append(row | {'GB to fetch': gigabytes, 'hours': cost.hours, 'dollars': cost.dollars})
     return rows
 
 # %% ../../nbs/11_workbook/07_plans.ipynb #7964c0ef
@@ -225,7 +235,8 @@ def plan_costs(plans: list[RunPlan]):
     rows, tasks = _model_rows([work for row in parts for work in row.work]), registry('tasks')
     cells = [row.cells for each in plans for row in each.rows]
     for name in dict.fromkeys(cell['task'] for cell in cells if cell['data'] == 'missing'):
-        rows.append((f'data of {name}', 'fetch', 0, 0, _gigabytes(tasks.get(name, {})), 0.0, 0.0))
+        row = {'model': f'data of {name}', 'work': 'fetch', 'texts': 0, 'tokens': 0}
+        rows.append(row | {'GB to fetch': _gigabytes(tasks.get(name, {})), 'hours': 0.0, 'dollars': 0.0})
     return pd.DataFrame(rows, columns=['model', 'work', *_FIGURES], dtype=object)
 
 # %% ../../nbs/11_workbook/07_plans.ipynb #954e6ed8

@@ -63,6 +63,9 @@ def pieces(
     return sorted(found, key=lambda piece: (-piece.claims / piece.hours(), -piece.cells / piece.hours()))
 
 # %% ../../nbs/11_workbook/12_reproductions.ipynb #a2e0f93a
+_COLUMNS = ['system', 'tasks', 'claims', 'cells', 'hours']
+
+
 def reproduction(
     hours: float,  # on one 80 GB GPU
 ):
@@ -74,12 +77,12 @@ def reproduction(
         if (needs := piece.hours(done)) <= left:
             left -= needs
             done |= piece.works
-            rows.setdefault(piece.system, []).append((piece.task, piece.claims, piece.cells, needs))
-    sums = []
-    for system, taken in rows.items():
-        tasks, *figures = zip(*taken, strict=True)
-        sums.append((system, list(tasks), *map(sum, figures)))
-    return pd.DataFrame(sums, columns=['system', 'tasks', 'claims', 'cells', 'hours'])
+            row = rows.setdefault(piece.system, dict.fromkeys(_COLUMNS, 0) | {'system': piece.system, 'tasks': []})
+            row['tasks'].append(piece.task)
+            row['claims'] += piece.claims
+            row['cells'] += piece.cells
+            row['hours'] += needs
+    return pd.DataFrame(rows.values(), columns=_COLUMNS)
 
 # %% ../../nbs/11_workbook/12_reproductions.ipynb #fcc00d5a
 def reproduction_sentence(

@@ -58,10 +58,11 @@ def _row(work: str, hours: float, by_flop: float | None, size: float, machines: 
 # %% ../../nbs/11_workbook/08_scale_plans.ipynb #3a1f8c35
 def scale_plan(name: str, machines: Machines) -> pd.DataFrame:
     "What the work on a large corpus takes, a row a piece: encoding, both searches, writing; GB are kept."
-    known, lines = registry('costs')['scale'], []
+    known = registry('costs')['scale']
     corpus, write = known['corpora'][name], known['write']
     texts, queries = float(corpus['texts']), float(corpus['queries'])
     speed = machines.tflops * 1e12 * known['utilisation']
+    lines = []
     for encoder, parameters in corpus['encoders'].items():
         size, dim = float(parameters), encoder_spec(encoder).dim
         encoding = 2 * size * corpus['tokens'] * texts / speed / 3600

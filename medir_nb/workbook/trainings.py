@@ -65,44 +65,58 @@ def _rows_read(settings: dict, rows: int | None) -> int | None:
         return settings['max_steps'] * settings['batch_size'] * settings['accumulation']
     return None if rows is None else int(rows * settings['epochs'])
 
+# %% ../../nbs/11_workbook/05_trainings.ipynb #c9d2133f
+def _number(count, values: dict) -> int:
+    "A count of a plan: a number, or the parameter that holds it."
+    return count if isinstance(count, int) else parameter_value(values, count)
+
+
+def _trainings(step, parameters: dict) -> int:
+    "How many models a training step leaves: one for each control and seed."
+    kinds = step.again.times if step.again and parameters[step.again.where] else 1
+    return kinds * (len(parameter_value(parameters, step.seeds)) if step.seeds else 1)
+
 # %% ../../nbs/11_workbook/05_trainings.ipynb #616dd369
-def _counted(step, size: LoopSize, parameters: dict) -> tuple[int, float, int]:
-    "Texts that a step of a loop works on, their tokens, and how many models it leaves."
-    n, lengths, values = size.documents, size.lengths, parameters
-
-    def number(count) -> int:  # of a plan: a number, or the parameter that holds it
-        return count if isinstance(count, int) else parameter_value(values, count)
-
+def _counted(step, size: LoopSize, parameters: dict) -> tuple[int, float]:
+    "Texts that a step of a loop writes, encodes or reads in all its trainings, and their tokens."
+    n, lengths = size.documents, size.lengths
     if step.work == 'write':
-        n *= number(step.times)
-        return n, n * sum(lengths[part] for part in [*step.reads, step.writes]), 1
+        n *= _number(step.times, parameters)
+        return n, n * sum(lengths[part] for part in [*step.reads, step.writes])
     if step.work == 'encode':
-        counts = {part: number(count) for part, count in step.texts.items()}
-        return n * sum(counts.values()), n * sum(count * lengths[part] for part, count in counts.items()), 1
-    if step.work == 'read':
-        return 0, 0, 1
+        counts = {part: _number(count, parameters) for part, count in step.texts.items()}
+        return n * sum(counts.values()), n * sum(count * lengths[part] for part, count in counts.items())
+    if step.work != 'train':
+        return 0, 0
     own = parameters[step.settings]
-    values = {**parameters, **step.defaults, **own}
+    known = {**parameters, **step.defaults, **own}
     settings = {'epochs': 1, 'max_steps': -1, 'accumulation': 1} | own
     settings['batch_size'] = own.get('batch_size') or step.defaults['batch_size']
-    times = step.again.times if step.again and parameters[step.again.where] else 1
-    times *= len(parameter_value(parameters, step.seeds)) if step.seeds else 1
-    texts = _rows_read(settings, n) * sum(map(number, step.row)) * times
-    return texts, texts * sum(lengths[part] for part in step.text), times
+    texts = _rows_read(settings, n) * sum(_number(count, known) for count in step.row) * _trainings(step, parameters)
+    return texts, texts * sum(lengths[part] for part in step.text)
 
 # %% ../../nbs/11_workbook/05_trainings.ipynb #b57a3e6a
 @without_network()
 def loop_rows(loop, parameters: dict) -> list[PlanRow]:
     "What a self-learning loop would write, encode and train on, a row a step; ≤ where lengths are not known."
-    size, rows = loop_size(loop, parameters), []
-    data, sign = ('missing', '≤') if size.missing else ('at hand', '≈')
+    size = loop_size(loop, parameters)
+    rows = []
     for step in loop.steps:
-        texts, tokens, times = _counted(step, size, parameters)
-        work = Workload(parameters[step.model], step.work, int(texts), int(tokens))
         if given := step.instead and parameters.get(step.instead):
-            work = Workload(given, step.work)
-        note = size.missing if step.work == 'read' else ''
-        rows.append(step_row(step.step, work, size.documents, data, sign, note, times))
+            work = Workload(given, step.work, 0, 0)  # in its place something is given, which costs nothing
+        else:
+            texts, tokens = _counted(step, size, parameters)
+            work = Workload(parameters[step.model], step.work, int(texts), int(tokens))
+        row = step_row(
+            step.step,
+            work,
+            size.documents,
+            data='missing' if size.missing else 'at hand',
+            sign='≤' if size.missing else '≈',
+            note=size.missing if step.work == 'read' else '',
+            times=_trainings(step, parameters) if step.work == 'train' else 1,
+        )
+        rows.append(row)
     return rows
 
 # %% ../../nbs/11_workbook/05_trainings.ipynb #3a629476
@@ -223,6 +237,18 @@ def _ablations(training, parameters: dict) -> list[dict]:
     return list(found.values())
 
 # %% ../../nbs/11_workbook/05_trainings.ipynb #63b7f2f4
+def _rows_by_seed(training, parameters: dict) -> list[dict]:
+    "For each seed the rows of MAR's tables that are trained with it, and what each of them changes."
+    known = ABLATIONS | STAGE_DATA | APPROACHES | parameters.get(training.own_rows, {})
+    chosen = [name for name in parameters[training.rows] if name in known]
+    seeds, seeds_of = parameters[training.seeds], parameters.get(training.seeds_of, {})
+    by_seed = {}
+    for name in chosen:
+        for seed in seeds_of.get(name, seeds):
+            by_seed.setdefault(seed, {})[name] = known[name]
+    return list(by_seed.values())
+
+
 def _how_often(training, parameters: dict) -> int:
     "How many models a training leaves; 0 where a parameter leaves it out."
     if training.when and not parameters.get(training.when) or parameters.get(training.unless):
@@ -231,34 +257,38 @@ def _how_often(training, parameters: dict) -> int:
         return 0
     times = 1
     if training.rows:  # of MAR's tables; those with one seed share what they can
-        known = ABLATIONS | STAGE_DATA | APPROACHES | parameters.get(training.own_rows, {})
-        seeds, seeds_of, by_seed = parameters[training.seeds], parameters.get(training.seeds_of, {}), {}
-        for name in filter(known.__contains__, parameters[training.rows]):
-            for seed in seeds_of.get(name, seeds):
-                by_seed.setdefault(seed, {})[name] = known[name]
-        times = sum(len(trainings_of_rows(rows)[training.stage]) for rows in by_seed.values())
+        by_seed = _rows_by_seed(training, parameters)
+        times = sum(len(trainings_of_rows(rows)[training.stage]) for rows in by_seed)
     if training.ablations:
         times = len(_ablations(training, parameters))
     return times * prod(len(parameters[name]) for name in training.each)
 
 # %% ../../nbs/11_workbook/05_trainings.ipynb #52ba9dd9
-def _training_row(training, parameters: dict) -> PlanRow:
-    "A row of the plan of a notebook's trainings."
-    data, times = parameters[training.data], _how_often(training, parameters)
-    settings, missing = training_settings(training, parameters), missing_sources(training.kind, data)
-    changes = _ablations(training, parameters) if training.ablations else [{}]
-    each = [_rows_read(settings, data_rows(training.kind, data | own.get(training.data, {}))) for own in changes]
-    read = None if None in each else sum(each) * times // len(changes)
+def _row_size(training, settings: dict, data: dict) -> tuple[int, int]:
+    "Texts of a row, and their tokens at most."
     query, document = settings['max_query_tokens'], settings['max_document_tokens']
     texts = 2 + (data.get('negatives', 1) if training.kind == 'sets' else 0)
-    tokens = query + (texts - 1) * document
     if training.mirrored:
-        texts, tokens = 2 * texts, texts * (query + document)
-    of_all = (None if read is None else read * size for size in (texts, tokens))
-    work = Workload(' + '.join(_towers(training, parameters)), 'train', *of_all)
-    note = f'not here: {", ".join(missing)}' if missing else ''
-    here = 'missing' if missing else 'at hand'
-    return step_row(training.step, work, data_rows(training.kind, data), here, note=note, times=times)
+        return 2 * texts, texts * (query + document)
+    return texts, query + (texts - 1) * document
+
+
+def _training_row(training, parameters: dict) -> PlanRow:
+    "A row of the plan of a notebook's trainings."
+    data, settings = parameters[training.data], training_settings(training, parameters)
+    missing, times = missing_sources(training.kind, data), _how_often(training, parameters)
+    changes = _ablations(training, parameters) if training.ablations else [{}]  # one may read a part of the rows
+    each = [_rows_read(settings, data_rows(training.kind, data | own.get(training.data, {}))) for own in changes]
+    read = None if None in each else sum(each) * times // len(changes)
+    texts, tokens = (None if read is None else read * size for size in _row_size(training, settings, data))
+    return step_row(
+        training.step,
+        Workload(' + '.join(_towers(training, parameters)), 'train', texts, tokens),
+        data_rows(training.kind, data),
+        data='missing' if missing else 'at hand',
+        note=f'not here: {", ".join(missing)}' if missing else '',
+        times=times,
+    )
 
 # %% ../../nbs/11_workbook/05_trainings.ipynb #d530005f
 def _mining_rows(training, parameters: dict) -> list[PlanRow]:
