@@ -35,7 +35,8 @@ def exported_source(
         return replace(index.task, corpus=index.corpus), index.job, own
     check(system, 'no system is named', '--system', 'name one, such as minilm or rrf(bm25,minilm)')
     is_judged = folder is not None and all((folder / part).is_file() for part in ('queries.jsonl', 'qrels/test.tsv'))
-    task = (load_task if is_judged else corpus_task)(source, lang=lang)
+    load = load_task if is_judged else corpus_task
+    task = load(source, lang=lang)
     return task, Job(task.searched(), dtype, device), system
 
 # %% ../../nbs/09_study/08_export.ipynb #5befccf0
