@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 import numpy as np
 import pandas as pd
-from . import __version__
+from .. import __version__
 from ..core import check, file_fingerprint, fingerprint, follows_home, hub_name, machine, MedirError, note
 from ..core import progress, read_json, registry, slug, to_markdown, waiting, write_json
 from ..core.console import counted
