@@ -178,8 +178,8 @@ def evaluate_grid(
     not_run, scores = {}, {}
     tasks, unread = expand_tasks(tasks)
     not_run |= {(str(system), name): error for system in systems for name, error in unread.items()}
-    how = {'dtype': options.get('dtype'), 'limit': limit or None, 'query_titles': query_titles}
-    loaded = _loaded_tasks(tasks, systems, not_run, **how)
+    loaded = _loaded_tasks(tasks, systems, not_run, limit=limit or None, query_titles=query_titles)
+    _check_systems(systems, loaded, not_run, options.get('dtype'))
     for system in progress(systems, desc='systems', unit='system'):
         for name, task in loaded.items():
             if (str(system), name) not in not_run:

@@ -385,10 +385,10 @@ def lengths_figure(csv):
     return figure
 
 # %% ../../nbs/09_study/01_profile.ipynb #3bd33d68
-def _walk_folder(source: Path, to: str | Path | None) -> Path:
+def _walk_folder(source: str | Path, to: str | Path | None) -> Path:
     "Where a walk goes: `to`, else NAME-walk in the current folder."
-    folder = Path(to) if to else Path(f'{source.name.removesuffix(".jsonl")}-walk')
-    inside = source.is_dir() and source in (folder.resolve(), *folder.resolve().parents)
+    folder = Path(to) if to else Path(f'{Path(source).resolve().name.removesuffix(".jsonl")}-walk')
+    inside = Path(source).is_dir() and Path(source).resolve() in (folder.resolve(), *folder.resolve().parents)
     check(not inside, 'the walk would lie inside the documents', folder, 'name another folder with --to')
     names = sorted(os.listdir(folder)) if folder.is_dir() else []
     others = [name for name in names if not name.startswith('.')]
