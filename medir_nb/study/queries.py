@@ -137,6 +137,7 @@ def query_fault(
 ) -> str:
     "Why a query is dropped, or nothing."
     words, normal = len(word_spans(text)), normal_query(text)
+    was_cut = 'cut off' in faults and '\n' not in answer.strip()
     reasons = {
         'repeats the prompt': 'repeats the prompt' in faults,
         'empty': not normal,
@@ -145,7 +146,7 @@ def query_fault(
         'points to the text': bool(_POINTS.search(text)),
         'repeats itself': repeats_itself(text),
         'repeats the title': bool(normal) and normal == normal_query(title),
-        'too long': words > STYLES[style] or ('cut off' in faults and '\n' not in answer.strip()),
+        'too long': words > STYLES[style] or was_cut,
         'no question': words < _SHORTEST.get(style, 3),
         'copied from the document': shares_run(text, document),
     }
@@ -273,12 +274,15 @@ def _usable(answers, model: str, seen: set, counts: dict) -> list[dict]:
     return rows
 
 # %% ../../nbs/09_study/02_queries.ipynb #c93f7bce
+_RETRIEVER, _FIRST, _LEAST = 'rrf(bm25,minilm)', 3, 0.3
+
+
 def retrievable_queries(
     walk: StudyFolder,
     rows: list[dict],
     corpus: Corpus,
-    retriever: str,
-    k: int,  # ranks among which the own document must be
+    retriever: str = _RETRIEVER,
+    k: int = _FIRST,  # ranks among which the own document must be
 ) -> list[dict]:
     "The rows whose document is among the first `k` that their query brings."
     if not rows:
@@ -294,7 +298,7 @@ def retrievable_queries(
 _DEVIATIONS, _FEWEST_OTHERS = 3.0, 5
 
 
-def specific_queries(walk: StudyFolder, rows: list[dict], corpus: Corpus, retriever: str) -> list[dict]:
+def specific_queries(walk: StudyFolder, rows: list[dict], corpus: Corpus, retriever: str = _RETRIEVER) -> list[dict]:
     "The rows whose document stands out among those asked about; all, where no encoder can tell."
     asked = sorted({row['document'] for row in rows}, key=corpus._position.__getitem__)
     encoder = next((str(part) for part in parts(retriever) if system_kind(str(part)) in ('encoder', 'adapted')), None)
@@ -453,8 +457,8 @@ def generate_queries(
     sample: int = 60,  # documents that are asked about
     per_style: int = 1,  # queries that a document gets in each style
     retriever: str = '',  # by which a query must find its document; '': the last of `quick_systems`
-    first: int = 3,  # ranks among which it must be
-    least: float = 0.3,  # share of usable queries that find it; below, the call is refused
+    first: int = _FIRST,  # ranks among which it must be
+    least: float = _LEAST,  # share of usable queries that find it; below, the call is refused
     most_repeated: float = 0.5,  # share of a style's answers that may repeat each other
     seed: int | None = None,  # of the sample; None: the walk's
     minutes: float = 0,  # that writing may take; the documents that are left are for the next call; 0: any
