@@ -325,19 +325,7 @@ class CorpusProfile:
 
     def as_dict(self) -> dict:
         "What look.json holds: counts, names of files, masks, and the page in sentences and tables; never a text."
-        return {
-            **asdict(self.reading),
-            'words': quantiles(self.reading.words),
-            'language': self.walk.settings.language,
-            'encoders': [asdict(part) for part in self.reaches],
-            'speeds': [asdict(part) for part in self.paces],
-            'minutes': self.minutes,
-            'passages': str(self.windows or 'none'),
-            'passages_advised': str(self.advised or 'none'),
-            'passages_a_document': self.in_passages and round(self.in_passages[0], 2),
-            'lines': self.lines(),
-            'tables': {name: table.to_dict('records') for name, table in self.tables().items()},
-        }
+        return _content(self)
 
     def _repr_markdown_(self) -> str:
         tables = [f'**{name}**\n\n{to_markdown(table)}' for name, table in self.tables().items()]
@@ -349,6 +337,23 @@ class CorpusProfile:
     def figure(self):
         "Lengths of the documents with the encoders' limits, saved below the walk."
         return save_figure('lengths', lengths_data(self), lengths_figure, self.walk.folder / 'figures')
+
+# %% ../../nbs/09_study/01_profile.ipynb #ab12cd35
+def _content(found: CorpusProfile) -> dict:
+    "Counts, names of files, masks, and the page in sentences and tables."
+    return {
+        **asdict(found.reading),
+        'words': quantiles(found.reading.words),
+        'language': found.walk.settings.language,
+        'encoders': [asdict(part) for part in found.reaches],
+        'speeds': [asdict(part) for part in found.paces],
+        'minutes': found.minutes,
+        'passages': str(found.windows or 'none'),
+        'passages_advised': str(found.advised or 'none'),
+        'passages_a_document': found.in_passages and round(found.in_passages[0], 2),
+        'lines': found.lines(),
+        'tables': {name: table.to_dict('records') for name, table in found.tables().items()},
+    }
 
 # %% ../../nbs/09_study/01_profile.ipynb #97116589
 _BARS = 30
