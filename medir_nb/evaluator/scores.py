@@ -93,7 +93,8 @@ def per_query(
     values = {}
     # ir_measures 0.4 applies `gains` to every other measure of a call
     plain = [measure for measure in measures if 'gains' not in measure.params]
-    calls = [*([plain] if plain else []), *([measure] for measure in measures if 'gains' in measure.params)]
+    with_gains = [[measure] for measure in measures if 'gains' in measure.params]
+    calls = [plain, *with_gains] if plain else with_gains
     for together in calls if len(ranked) else []:
         for metric in ir_measures.iter_calc(together, judgements.copy(), ranked):
             values[metric.query_id, str(metric.measure)] = metric.value

@@ -89,7 +89,8 @@ def write_task(
     made: dict | None = None,  # how it was made: `judges`, and whatever should be kept
 ) -> Path:
     "Write a task as a folder, whole or absent."
-    folder, made = Path(folder), made or {}
+    folder = Path(folder)
+    made = made or {}
     odd = next((i for i in (*task.corpus.ids, *task.queries.ids) if any(c in i for c in '\t\n\r')), '')
     check(not odd, f'the id {odd!r} holds a tab or a line break', task.name, 'rename it')
     with lock(folder), atomic_folder(folder) as part:

@@ -168,10 +168,11 @@ class _Words:
 
     def of_many(self, frame: pd.DataFrame, compared: list[_Comparison], quantities: list[float]) -> str:
         "Each of several comparisons, or how many of them are above zero."
-        is_by_task, told = self.claim.get('each') == 'task', []
+        is_by_task = self.claim.get('each') == 'task'
         if is_by_task or len(quantities) > 12:
             test = f'p {_sign_p(quantities):.3f}; ' if 'p_below' in self.claim else ''
             return test + self.above_zero(quantities, ' tasks' if is_by_task else '')
+        told = []
         for comparison, quantity in zip(compared, quantities, strict=True):
             values = _values(frame, comparison.of, comparison.column)
             is_group = comparison.than.empty and len(values) > 1

@@ -94,7 +94,8 @@ def by_label(
     name: str = 'label',  # what the labels are
 ) -> pd.DataFrame:
     "Scores by the label of a query: a row a label, a column a system; without rows where no task has labels."
-    rows, about = [], ['task', name, 'queries', 'of']
+    about = ['task', name, 'queries', 'of']
+    rows = []
     for score in scores:
         labels, values = pd.Series(score.task.labels, dtype=object), score.values(measure)
         groups = {label: part for label, part in values.groupby(values.index.map(labels)) if len(part) >= least}
@@ -228,10 +229,11 @@ def write_tables(
     parts: dict,  # heading → a ledger, a frame (4 decimals), or Markdown
 ) -> Path:
     "Write tables under headings into one Markdown file; what ledgers compared, also into a `_cells.json`."
-    texts, path = [], Path(path)
+    texts = []
     for heading, part in parts.items():
         told = to_markdown(part) if isinstance(part, pd.DataFrame) else part
         texts.append(f'# {heading}\n\n{part.to_markdown() if isinstance(part, Ledger) else told}')
+    path = Path(path)
     path.write_text('\n\n'.join(texts), encoding='utf-8')
     if ledgers := [part for part in parts.values() if isinstance(part, Ledger)]:
         cells = [cell for ledger in ledgers for cell in ledger.compared()]

@@ -176,7 +176,8 @@ def published(
             continue
         what = f'published cells have no column {column!r}'
         check(column in cells, what, 'published', nearest(column, cells.columns))
-        values, known = set(values if isinstance(values, (list, tuple, set)) else [values]), set(cells[column].dropna())
+        values = set(values if isinstance(values, (list, tuple, set)) else [values])
+        known = set(cells[column].dropna())
         for value in values - known:
             raise MedirError(f'no published cell has the {column} {value!r}', 'published', nearest(value, known))
         cells = cells[cells[column].isin(values)]

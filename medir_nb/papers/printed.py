@@ -80,7 +80,8 @@ def speed_caveat(
 # %% ../../nbs/08_papers/07_printed.ipynb #e316fa14
 def _part(paper: str, part: str) -> dict:
     "The cases or examples of a paper."
-    everything, what = registry('printed'), f'no cases and examples of {paper!r}'
+    everything = registry('printed')
+    what = f'no cases and examples of {paper!r}'
     check(paper in everything, what, 'printed.yaml', nearest(paper, everything))
     return everything[paper].get(part) or {}
 

@@ -239,7 +239,8 @@ def similarity_figure(data):
     systems = frame.system.nunique()
     columns = min(4 if systems == 4 else 3, systems)
     low, high = math.floor(frame.cosine.min() * 20) / 20, math.ceil(frame.cosine.max() * 20) / 20
-    title, bins = 'Cosine of query and document', np.linspace(low, high, 31)
+    title = 'Cosine of query and document'
+    bins = np.linspace(low, high, 31)
     figure, grid = panels(len(groups), columns, height=2.45, title=title, sharex=True)
     for axes, (names, part) in zip(grid, groups, strict=True):
         for kind, colour in reversed(_KINDS.items()):

@@ -153,7 +153,8 @@ def _value_cell(text: str, entry: dict | None) -> str:
 # %% ../../nbs/08_papers/04_table.ipynb #4e310aa2
 def ledger_html(ledger) -> str:
     "A ledger as HTML: its table with a header a group, its notes, and what the empty cells need."
-    frame, parts, group = ledger.table().drop(columns='group'), [], ''
+    frame = ledger.table().drop(columns='group')
+    parts, group = [], ''
     for row, entries, shown in zip(ledger.rows, ledger.entries, frame.to_dict('records'), strict=True):
         if row.group != group:
             group, span = row.group, f' colspan={len(frame.columns)}'

@@ -65,7 +65,8 @@ def export_system(
     home_folder=None,
 ) -> dict:
     "Write what a system makes of documents (an index: what it holds of them) for other tools; the manifest."
-    folder, fix = Path(folder), 'name a new folder, or remove it'
+    folder = Path(folder)
+    fix = 'name a new folder, or remove it'
     check(not folder.exists() or not any(folder.iterdir()), 'the folder is not empty', folder, fix)
     task, job, named = exported_source(source, system, lang, dtype, device)
     tree, texts = served_system(named), job.task.corpus

@@ -97,7 +97,8 @@ class PersonalData:
 
     def table(self) -> pd.DataFrame:
         "`finds, times, documents, masked`: a row a rule that found something, the most frequent first."
-        sides, rows = self._by_script.values(), []
+        sides = self._by_script.values()
+        rows = []
         times = sum((Counter(washing.hits) for washing in sides), Counter())
         for name, n in times.most_common():
             shapes = dict.fromkeys(shape for washing in sides for shape in washing.shapes.get(name, ()))

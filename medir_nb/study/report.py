@@ -85,7 +85,8 @@ def labels_section(walk: StudyFolder) -> dict:
         qrels = walk.task('test').qrels
     except MedirError as fault:
         return section('Labels', [_sentence(fault.what)])
-    counts, votes = qrels[qrels.query_id.isin(qrels[qrels.relevance > 0].query_id)], read_votes(walk)
+    counts = qrels[qrels.query_id.isin(qrels[qrels.relevance > 0].query_id)]
+    votes = read_votes(walk)
     people, disputed = set(votes.annotator) - {ADJUDICATED}, decisions(votes).query('how == "conflict"').query_id
     by = f', by {counted(len(people), "person", "people")}' if people else ''
     said = [f'Judged: {counted(len(counts), "pair")} of {counted(counts.query_id.nunique(), *_QUERIES)}{by}.']
@@ -136,7 +137,8 @@ def changed_section(walk: StudyFolder) -> list[dict]:
 # %% ../../nbs/09_study/07_report.ipynb #30dd6ba2
 def adapt_sections(walk: StudyFolder) -> list[dict]:
     "What each adaptation brought, and what it forgot."
-    sections, folder = [], walk.folder.name
+    folder = walk.folder.name
+    sections = []
     for one in adaptations(walk):
         name = f'Adapting by {one["method"]}'
         judged_by = [f'qrels/{split}.tsv' for kind, split in KINDS.items() if kind == one.get('measured_on')]
