@@ -52,17 +52,22 @@ def _shown(value) -> str:
     return repr(value) if quoted else str(value)
 
 # %% ../../nbs/06_evaluator/04_comparison.ipynb #3f73f0f8
+def _cut_text(score: Scores) -> str:
+    "How many texts of each side a system cut, of how many."
+    task, cut = score.task, score.cut
+    if task.kind == 'pairs':
+        return f'{cut["documents"]:,} of {2 * len(task.pairs):,} sentences'
+    if passages := score.stats.get('passages'):
+        documents = f'{cut["documents"]:,} of {passages:,} passages'
+    else:
+        documents = f'{cut["documents"]:,} of {len(task.corpus):,} documents'
+    return f'{documents} and {cut["queries"]:,} of {len(task.queries):,} queries'
+
+
 def cut_line(scores: list[Scores]) -> str:
     "What systems with known settings cut; '' where there are none."
-    known, entries = [score for score in scores if score.settings], []
-    for score in (score for score in known if any(score.cut.values())):
-        task, cut, passages = score.task, score.cut, score.stats.get('passages')
-        of = f'{passages:,} passages' if passages else f'{len(task.corpus or ()):,} documents'
-        if task.kind == 'pairs':
-            entries.append(f'{score.label} {cut["documents"]:,} of {2 * len(task.pairs):,} sentences')
-        else:
-            queries = f'{cut["queries"]:,} of {len(task.queries):,} queries'
-            entries.append(f'{score.label} {cut["documents"]:,} of {of} and {queries}')
+    known = [score for score in scores if score.settings]
+    entries = [f'{score.label} {_cut_text(score)}' for score in known if any(score.cut.values())]
     whole = [score.label for score in known if not any(score.cut.values())]
     if whole:
         entries.append(f'{", ".join(whole)} none')
@@ -120,31 +125,38 @@ class Comparison:
     spread: float | None = None  # standard deviation of the differences by query; None: unknown
 
     def __repr__(self):
-        what = f'{self.b} − {self.a}: {self.measure} {self.difference:+.4f} {ends_text(self.low, self.high, "+.4f")}'
-        test = (
-            f'p = {self.p:.4f} (randomisation test over {self.n_groups} independent groups of {self.n_queries} queries)'
-        )
-        shows = 'a difference is shown' if self.p <= ALPHA else 'no difference shown'
-        if self.p > ALPHA and self.spread is not None:
-            unit = 'queries' if self.n_groups == self.n_queries else 'independent groups'
-            shows += f'; {Power(self.n_groups, self.spread, of=unit).words()}'
-        counts = f'{self.wins} wins, {self.losses} losses, {self.ties} ties'
-        lines = [
-            f'{what.rstrip()}, {test}, {counts}; {shows}',
-            *filter(None, [self.about]),
-            'queries that changed most:',
-        ]
-        for row in self.changed.itertuples():
-            lines.append(f'  {row.difference:+.3f}  {row.a:.3f} → {row.b:.3f}  {row.text[:100]}')
-            firsts = (self.a, row.first_a), (self.b, row.first_b)
-            lines += [f'      {system}: {text}' for system, text in firsts if text]
-        return '\n'.join(lines)
+        lines = [line for row in self.changed.itertuples() for line in _case_lines(self, row)]
+        return '\n'.join([_headline(self), *filter(None, [self.about]), 'queries that changed most:', *lines])
 
     def as_dict(self) -> dict:
         "All fields as plain values, for a JSON file."
         plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ('changed', 'about')}
         plain = {name: None if value != value else value for name, value in plain.items()}  # JSON has no NaN
         return plain | {'changed': self.changed.to_dict('records')}
+
+# %% ../../nbs/06_evaluator/04_comparison.ipynb #bd06b234
+def _conclusion(c: Comparison) -> str:
+    "What the test says, in words; where it shows nothing, what would."
+    if c.p <= ALPHA:
+        return 'a difference is shown'
+    if c.spread is None:
+        return 'no difference shown'
+    counted = 'queries' if c.n_groups == c.n_queries else 'independent groups'
+    return f'no difference shown; {Power(c.n_groups, c.spread, of=counted).words()}'
+
+
+def _headline(c: Comparison) -> str:
+    "Difference, interval, test, wins and losses in one line, ending in words."
+    what = f'{c.b} − {c.a}: {c.measure} {c.difference:+.4f} {ends_text(c.low, c.high, "+.4f")}'.rstrip()
+    test = f'p = {c.p:.4f} (randomisation test over {c.n_groups} independent groups of {c.n_queries} queries)'
+    return f'{what}, {test}, {c.wins} wins, {c.losses} losses, {c.ties} ties; {_conclusion(c)}'
+
+# %% ../../nbs/06_evaluator/04_comparison.ipynb #dc1713d8
+def _case_lines(c: Comparison, row) -> list[str]:
+    "A query that changed, and the first document of each system."
+    head = f'  {row.difference:+.3f}  {row.a:.3f} → {row.b:.3f}  {row.text[:100]}'
+    firsts = [(c.a, getattr(row, 'first_a', '')), (c.b, getattr(row, 'first_b', ''))]
+    return [head, *(f'      {system}: {text}' for system, text in firsts if text)]
 
 # %% ../../nbs/06_evaluator/04_comparison.ipynb #8fb6f575
 _SNIPPET = 120  # characters of a document
@@ -387,7 +399,9 @@ def chosen_queries(
         moved |= (right[on.system] != right[off.system]).to_numpy()
     mixed = right.any(axis=1) & ~right.all(axis=1)
     order = [i for i in np.argsort(~moved, kind='stable') if mixed[i]]
-    of_text, named = dict(zip((text.strip() for text in task.queries.texts()), task.queries.ids, strict=True)), []
+    texts = (text.strip() for text in task.queries.texts())
+    of_text = dict(zip(texts, task.queries.ids, strict=True))
+    named = []
     for name in wanted:
         query_id = name if name in task.queries else of_text.get(name.strip())
         if query_id is None:
@@ -413,12 +427,18 @@ def side_by_side(
     for query_id in chosen_queries(scores, wanted, n) if scores else ():
         task, relevant = scores[0].task, relevant_documents(scores[0], query_id)
         answer = _head(task.corpus.text(relevant.iloc[0]), characters) if len(relevant) else ''
-        about = task.queries.text(query_id), answer
+        about = {'query': task.queries.text(query_id), 'a relevant document': answer}
         for score in scores:
             doc_id, judged = first_passage(score, query_id)
             passage = _head(score.task.corpus.text(doc_id), characters) if doc_id else ''
-            of_system = (score.label, instruction_shown(score), passage, judged, first_rank(score, query_id))
-            rows.append((*about, *of_system))
+            of_system = {
+                'system': score.label,
+                'instruction': instruction_shown(score),
+                'first passage': passage,
+                'judged': judged,
+                'rank': first_rank(score, query_id),
+            }
+            rows.append(about | of_system)
     return pd.DataFrame(rows, columns=_SIDE).astype({'rank': 'Int64'})
 
 # %% ../../nbs/06_evaluator/04_comparison.ipynb #855d7efb

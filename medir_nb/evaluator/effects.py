@@ -23,10 +23,21 @@ from .scores import Scores, parse_measure, per_query
 from .evaluation import evaluate
 from .comparison import written_texts, compare
 
+# %% ../../nbs/06_evaluator/07_effects.ipynb #e09caf96
+def _gain(plain: Scores, expanded: Scores, measure: str) -> dict:
+    "Scores with and without an expansion, their difference, and its interval."
+    before = plain.values(measure)
+    after = expanded.values(measure).loc[before.index]
+    low, high = interval(after - before, expanded.groups(before.index))
+    return {
+        'plain': before.mean(),
+        'score': after.mean(),
+        'difference': (after - before).mean(),
+        'low': low,
+        'high': high,
+    }
+
 # %% ../../nbs/06_evaluator/07_effects.ipynb #28b2d253
-_GAIN = ['task', 'retriever', 'expansion', 'plain', 'score', 'difference', 'low', 'high']
-
-
 def gains(
     tasks,  # names or folders
     retrievers,  # expressions without an expansion
@@ -40,12 +51,9 @@ def gains(
         plain = evaluate(task, retriever, [measure], **options)
         for expansion in expansions:
             expanded = evaluate(task, f'{retriever}{expansion}', [measure], **options)
-            before = plain.values(measure)
-            after = expanded.values(measure).loc[before.index]
-            ends = interval(after - before, expanded.groups(before.index))
-            means = before.mean(), after.mean(), (after - before).mean()
-            rows.append((expanded.task.name, retriever, expansion, *means, *ends))
-    return pd.DataFrame(rows, columns=_GAIN)
+            names = {'task': expanded.task.name, 'retriever': retriever, 'expansion': expansion}
+            rows.append(names | _gain(plain, expanded, measure))
+    return pd.DataFrame(rows)
 
 # %% ../../nbs/06_evaluator/07_effects.ipynb #6afbced5
 def gain_counts(
@@ -176,7 +184,8 @@ def _slip_settings(spec) -> dict[str, dict]:
     "Slip → the settings of an encoder's row that make it; {} where the row has nothing of that kind."
     # sentence-transformers follows the folder's own modules, whatever a setting says of pooling
     by_us = {'load': 'transformers'} if spec.load == 'sentence-transformers' else {}
-    templates, limits = (('query_template', 'document_template'), ('max_query_tokens', 'max_document_tokens'))
+    templates = ('query_template', 'document_template')
+    limits = ('max_query_tokens', 'max_document_tokens')
     takes_instruction = spec.instruct and '{instruction}' in spec.query_template
     is_cosine = spec.normalize or spec.similarity == 'cos'
     return {
@@ -225,13 +234,20 @@ def slip_scores(
     return {slip: evaluate(task, name, **how) for slip, name in broken.items() if name}
 
 # %% ../../nbs/06_evaluator/07_effects.ipynb #a8adb5f8
+def _slip_row(slip: str, score, whole) -> dict:
+    "What one slip costs."
+    comparison = compare(whole, score, show=0)
+    return {
+        'slip': slip,
+        'settings': score.system.partition('(')[2].removesuffix(')'),
+        'value': score.values(comparison.measure).mean(),
+        **{name: getattr(comparison, name) for name in _COLUMNS[3:]},
+    }
+
+
 def slip_costs(
     scores: dict,  # of `slip_scores`; not of sentence pairs, which have no score a query
 ) -> pd.DataFrame:
     "What each slip costs: the value with it, and the paired difference to the system as it is, with its 95 % interval."
-    rows = []
-    for slip, score in scores.items():
-        if slip:
-            c, settings = compare(scores[''], score, show=0), score.system.partition('(')[2].removesuffix(')')
-            rows.append((slip, settings, score.values(c.measure).mean(), c.difference, c.low, c.high, c.p))
+    rows = [_slip_row(slip, score, scores['']) for slip, score in scores.items() if slip]
     return pd.DataFrame(rows, columns=_COLUMNS)

@@ -110,8 +110,8 @@ def evaluate(
     return scores
 
 # %% ../../nbs/06_evaluator/03_evaluation.ipynb #4b534811
-def _loaded_tasks(tasks, systems, not_run: dict, dtype, **options) -> dict:
-    "The tasks that can be loaded, by the name that they are asked for by; why a system cannot run is said once."
+def _loaded_tasks(tasks, systems, not_run: dict, **options) -> dict:
+    "The tasks that can be loaded, by the name that they are asked for by."
     loaded = {}
     for task in tasks:
         name = task.name if isinstance(task, Task) else str(task)
@@ -119,9 +119,14 @@ def _loaded_tasks(tasks, systems, not_run: dict, dtype, **options) -> dict:
             loaded[name] = load_task(task, **options)
         except MedirError as error:
             not_run |= {(str(system), name): error for system in systems}
+    return loaded
+
+
+def _check_systems(systems, tasks: dict, not_run: dict, dtype=None):
+    "Say of each system why it cannot run, if it cannot; once, however many tasks there are."
     for system in systems:
         failures = []
-        for name, task in loaded.items():
+        for name, task in tasks.items():
             try:
                 check_system(system, task, dtype)
             except MedirError as error:
@@ -129,7 +134,6 @@ def _loaded_tasks(tasks, systems, not_run: dict, dtype, **options) -> dict:
                 failures.append(error)
         if failures:
             note(f'{system} cannot run: {failures[0]}')
-    return loaded
 
 # %% ../../nbs/06_evaluator/03_evaluation.ipynb #1847f2e3
 def _scored(system, name: str, task, not_run: dict, **options) -> Scores | None:
@@ -174,8 +178,8 @@ def evaluate_grid(
     not_run, scores = {}, {}
     tasks, unread = expand_tasks(tasks)
     not_run |= {(str(system), name): error for system in systems for name, error in unread.items()}
-    how = {'dtype': options.get('dtype'), 'limit': limit or None, 'query_titles': query_titles}
-    loaded = _loaded_tasks(tasks, systems, not_run, **how)
+    loaded = _loaded_tasks(tasks, systems, not_run, limit=limit or None, query_titles=query_titles)
+    _check_systems(systems, loaded, not_run, options.get('dtype'))
     for system in progress(systems, desc='systems', unit='system'):
         for name, task in loaded.items():
             if (str(system), name) not in not_run:

@@ -47,7 +47,8 @@ def fastest(
 ) -> pd.DataFrame:
     "Expressions, the fastest within the loss first: times as fast as float32, and the difference in the measure."
     task, ready = load_task(task, **task_options).searched(), _ready_encoders(model)
-    rows, calls = task.corpus.rows(0, documents), []
+    rows = task.corpus.rows(0, documents)
+    calls = []
     for encoder in ready.values():
         told = encoder.instruction(task, 'document')
         calls.append(partial(encoder.encode, encoder.render(rows, 'document', told), 'document', told))

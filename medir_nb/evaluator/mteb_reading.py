@@ -17,22 +17,49 @@ from ..encoder.encoder_rows import encoder_spec
 from ..encoder.model import TextRenderer
 
 # %% ../../nbs/06_evaluator/13_mteb_reading.ipynb #da2131d5
+def _definition(hub: str, where: str):
+    "mteb's definition of a model."
+    mteb = _mteb()
+    try:
+        return mteb.get_model_meta(hub)
+    except (KeyError, ValueError):
+        raise MedirError(f'mteb does not define {hub}', where, 'name a model that mteb defines') from None
+
+
+def _mteb():
+    try:
+        import mteb
+    except ImportError:
+        raise MedirError('mteb is not installed', 'beside mteb', 'pip install "medir_nb[mteb]"') from None
+    return mteb
+
+
+def _wrapper(definition):
+    "mteb's wrapper of a model with what its definition says, and without weights."
+    kind, settings = definition.loader, definition.loader_kwargs
+    wrapper = object.__new__(kind)
+    wrapper.instruction_template = settings.get('instruction_template')
+    wrapper.prompts_dict = settings.get('prompts_dict')
+    wrapper.model_prompts = settings.get('model_prompts') or {}
+    return wrapper
+
+
+def _own_default(kind, name: str):
+    "What a wrapper takes for a setting that a definition leaves out."
+    parameter = inspect.signature(kind.__init__).parameters.get(name)
+    return parameter.default if parameter else None
+
+
 def _mteb_prefix(definition, metadata, role: str) -> str | None:
     "What mteb writes before the texts of a role; None where the model has a class of its own."
     from mteb.models.instruct_wrapper import InstructSentenceTransformerModel
     from mteb.models.sentence_transformer_wrapper import SentenceTransformerEncoderWrapper
     from mteb.types import PromptType
 
-    kind, settings = definition.loader, definition.loader_kwargs
-    wrapper = object.__new__(kind)  # without weights
-    wrapper.instruction_template, wrapper.prompts_dict = (
-        settings.get('instruction_template'),
-        settings.get('prompts_dict'),
-    )
-    wrapper.model_prompts = settings.get('model_prompts') or {}
+    kind, wrapper = definition.loader, _wrapper(definition)
     if issubclass(kind, InstructSentenceTransformerModel):
-        parameters, name = inspect.signature(kind.__init__).parameters, 'apply_instruction_to_passages'
-        on_documents = settings.get(name, parameters[name].default if name in parameters else None)
+        default = _own_default(kind, 'apply_instruction_to_passages')
+        on_documents = definition.loader_kwargs.get('apply_instruction_to_passages', default)
         return wrapper.get_task_instruction(metadata, PromptType(role)) if role == 'query' or on_documents else ''
     if issubclass(kind, SentenceTransformerEncoderWrapper):
         return wrapper.model_prompts.get(wrapper.get_prompt_name(metadata, PromptType(role)), '')
@@ -93,15 +120,7 @@ def beside_mteb(
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')  # mteb's, of a task without a prompt for documents
         logging.getLogger('mteb').setLevel(logging.ERROR)
-        try:
-            import mteb
-
-            there = _mteb_reading(mteb.get_model_meta(spec.hub), mteb.get_task(row['mteb']), texts)
-        except ImportError:
-            raise MedirError('mteb is not installed', 'beside mteb', 'pip install "medir_nb[mteb]"') from None
-        except (KeyError, ValueError):
-            fix = 'name a model that mteb defines'
-            raise MedirError(f'mteb does not define {spec.hub}', f'model {model}', fix) from None
+        there = _mteb_reading(_definition(spec.hub, f'model {model}'), _mteb().get_task(row['mteb']), texts)
     table = pd.DataFrame({'here': here, 'mteb': there})
     pairs = list(zip(table.here, table.mteb, strict=True))
     return table.assign(same=['' if b == _REPOSITORY else 'yes' if str(a) == str(b) else 'no' for a, b in pairs])

@@ -79,7 +79,8 @@ def tests_table(
 # %% ../../nbs/06_evaluator/11_score_frames.ipynb #b51b70b4
 def _score_record(score) -> dict:
     "A row of the table: `value [low, high]` a measure, and what it rests on."
-    measured, stats, vectors = score.rows(), score.stats, []
+    measured, stats = score.rows(), score.stats
+    vectors = []  # how many vectors and pairs were computed, and how many were stored already
     encoded, stored = stats.get('encoded_docs', 0), stats.get('cached_docs', 0)
     if encoded + stored:
         vectors.append(f'{encoded + stats.get("encoded_queries", 0):,} encoded, {stored:,} stored')

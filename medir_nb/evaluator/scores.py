@@ -42,19 +42,24 @@ def _spelt_as_ir_measures(name: str):
 _PROVIDERS = ('pytrec_eval', 'judged', 'msmarco', 'cwl_eval')  # those that run inside this process
 
 
+def _is_computed_here(measure) -> bool:
+    "Whether a provider inside this process computes the measure."
+    import ir_measures
+
+    providers = [p for p in ir_measures.providers.registry.values() if p.NAME in _PROVIDERS]
+    return any(provider.is_available() and provider.supports(measure) for provider in providers)
+
+
 def parse_measure(
     name: str,  # of ir_measures or of a paper: nDCG@10, MRR@5, R(rel=2)@5
 ):
     "An ir_measures measure, or the text `Spearman` or `Pearson`."
-    import ir_measures
-
     if str(name).capitalize() in PAIR_MEASURES:
         return str(name).capitalize()
     measure = _spelt_as_ir_measures(str(name))
     cutoff = measure.params.get('cutoff') if hasattr(measure, 'params') else None
     check(cutoff is None or cutoff >= 1, f'the cut-off of {name!r} is below 1', 'measures', 'write nDCG@10')
-    here = [p for p in ir_measures.providers.registry.values() if p.NAME in _PROVIDERS and p.is_available()]
-    available = any(provider.supports(measure) for provider in here)
+    available = _is_computed_here(measure)
     check(available, f'no provider computes {name!r}', 'measures', 'choose nDCG, R, RR, AP, P, Success or Judged')
     return measure
 
@@ -88,7 +93,8 @@ def per_query(
     values = {}
     # ir_measures 0.4 applies `gains` to every other measure of a call
     plain = [measure for measure in measures if 'gains' not in measure.params]
-    calls = [*([plain] if plain else []), *([measure] for measure in measures if 'gains' in measure.params)]
+    with_gains = [[measure] for measure in measures if 'gains' in measure.params]
+    calls = [plain, *with_gains] if plain else with_gains
     for together in calls if len(ranked) else []:
         for metric in ir_measures.iter_calc(together, judgements.copy(), ranked):
             values[metric.query_id, str(metric.measure)] = metric.value
@@ -178,17 +184,21 @@ def _cell(scores: Scores, measure: str) -> tuple[float, float, float, int]:
 # %% ../../nbs/06_evaluator/02_scores.ipynb #6e0338c5
 _COST_OF_READING = ('prompts', 'prompt_tokens', 'answer_tokens')  # of a language model that orders lists
 
+
+def _ann_columns(told: dict, measure: str) -> dict:
+    "What an approximate index finds of the exact lists, and what it loses of a measure."
+    if not told:
+        return {}
+    [(recall, found)] = [(name, values) for name, values in told.items() if name.startswith('recall@')]
+    lost = dict(zip(('loss', 'loss_low', 'loss_high'), told[measure], strict=True))
+    return {recall: found[0], f'{recall}_low': found[1], f'{recall}_high': found[2], **lost}
+
 # %% ../../nbs/06_evaluator/02_scores.ipynb #e81de41b
 def score_row(scores: Scores, measure: str) -> dict:
     "One measure of a system on a task."
     value, low, high, n = _cell(scores, measure)
     task, stats = scores.task, scores.stats
     cut = {'passages': str(task.passages)} if 'passages' in stats else {}
-    ann = {}  # what an approximate index finds of the exact lists, and what it loses of the measure
-    for name, ends in stats.get('ann', {}).items():
-        if name == measure or name.startswith('recall@'):
-            column = 'loss' if name == measure else name
-            ann |= dict(zip((column, f'{column}_low', f'{column}_high'), ends, strict=True))
     return {
         'task': task.name,
         'split': task.split,
@@ -200,7 +210,7 @@ def score_row(scores: Scores, measure: str) -> dict:
         'value': value,
         'low': low,
         'high': high,
-        **ann,
+        **_ann_columns(stats.get('ann', {}), measure),
         'n_queries': n,
         'judged_at_10': scores.judged,
         **{name: stats[name] for name in _COST_OF_READING if name in stats},

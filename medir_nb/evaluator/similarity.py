@@ -30,7 +30,8 @@ def drawn_pairs(task: Task, seed: int, most: int) -> dict[str, pd.DataFrame]:
     most_judged = task.qrels.groupby('query_id').size().max()
     has_others = len(task.corpus) > most_judged
     check(has_others, 'every document is judged for some query', task.name, 'take a larger pool')
-    judged, drawn = set(zip(task.qrels.query_id, task.qrels.doc_id, strict=True)), []
+    judged = set(zip(task.qrels.query_id, task.qrels.doc_id, strict=True))
+    drawn = []  # a document for each query that was not judged for it
     for query_id in relevant.query_id:
         doc_id = task.corpus.ids[rng.integers(len(task.corpus))]
         while (query_id, doc_id) in judged:

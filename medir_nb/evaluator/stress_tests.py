@@ -66,6 +66,16 @@ def says(text: str, stretch: str) -> bool:
     "Whether the words of a stretch stand in a text, one behind the other."
     return f' {stretch} ' in f' {" ".join(_WORDS.findall(text.casefold()))} '
 
+# %% ../../nbs/06_evaluator/05_stress_tests.ipynb #02dcaf70
+def contrary_document(score: Scores, query_id: str, listed: list[str], stretches: tuple[str, str]) -> tuple[str, int]:
+    "The first document of a list that says the contrary, and its rank from 1; ('', 0) where there is none."
+    said, other = stretches
+    relevant = relevant_ids(score.task).get(query_id, set())
+    for rank, doc_id in enumerate(listed, 1):
+        if doc_id not in relevant and says(text := score.task.corpus.text(doc_id), other) and not says(text, said):
+            return doc_id, rank
+    return '', 0
+
 # %% ../../nbs/06_evaluator/05_stress_tests.ipynb #9050c419
 def query_effects(base: Scores, changed: Scores, must: str, measure: str) -> pd.DataFrame:
     "A row a query that a rule changes: wordings, scores, overlap, whether the right document left, the contrary."
@@ -76,10 +86,7 @@ def query_effects(base: Scores, changed: Scores, must: str, measure: str) -> pd.
         old, new, right = before.get(query_id, []), after.get(query_id, []), relevant.get(query_id, set())
         texts = base.task.queries.text(query_id), changed.task.queries.text(query_id)
         first_right = next((rank for rank, doc_id in enumerate(old, 1) if doc_id in right), 0)
-        said, other = changed_stretch(*texts)
-        listed = ((rank, base.task.corpus.text(d)) for rank, d in enumerate(old, 1) if d not in right)
-        against = (rank for rank, text in listed if says(text, other) and not says(text, said))
-        rank = 0 if must == 'stay' else next(against, 0)
+        contrary, rank = ('', 0) if must == 'stay' else contrary_document(base, query_id, old, changed_stretch(*texts))
         rows.append(
             {
                 'query_id': query_id,
@@ -90,7 +97,7 @@ def query_effects(base: Scores, changed: Scores, must: str, measure: str) -> pd.
                 'rbo': rank_biased_overlap(old, new),
                 'found': bool(first_right),
                 'left': bool(first_right) and not right & set(new),
-                'contrary': old[rank - 1] if rank else '',
+                'contrary': contrary,
                 'wins': bool(rank) and not 0 < first_right < rank,
             }
         )

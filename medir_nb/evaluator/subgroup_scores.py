@@ -155,7 +155,21 @@ def pulls(
     x = inside - inside.mean()
     return len(x) * x * (values - values.mean()) / (x @ x)
 
-# %% ../../nbs/06_evaluator/01_subgroup_scores.ipynb #8032aaa0
+
+def flip_p(
+    pulls: np.ndarray,  # a row an independent unit, a column a group
+) -> np.ndarray:
+    "Two-sided p of each column's sum under random signs of its rows."
+    n, rng, as_far = 9999, np.random.default_rng(0), np.zeros(pulls.shape[1])
+    for start in range(0, n, _FLIPS):
+        signs = 1 - 2 * rng.integers(0, 2, (min(_FLIPS, n - start), len(pulls)), dtype=np.int8)
+        as_far += (np.abs(signs @ pulls) >= np.abs(pulls.sum(0)) * (1 - 1e-9)).sum(0)
+    return (as_far + 1) / (n + 1)
+
+
+_FLIPS = 250  # at a time
+
+
 def beside_rest(
     values: np.ndarray,  # a score a query
     inside: np.ndarray,  # whether a query is in a group: a row a query, a column a group
@@ -170,12 +184,7 @@ def beside_rest(
         # the standard error is that of all queries, what it is known from the smaller side
         spread = difference_spread(pull, unit) * np.sqrt(fewer / len(by_unit))
         rows.append((pull.mean(), smallest_difference(spread, fewer, alpha=ALPHA / len(each.T))))
-    # two-sided p of each sum under random signs of the units, 250 at a time
-    n, rng, as_far = 9999, np.random.default_rng(0), np.zeros(by_unit.shape[1])
-    for start in range(0, n, 250):
-        signs = 1 - 2 * rng.integers(0, 2, (min(250, n - start), len(by_unit)), dtype=np.int8)
-        as_far += (np.abs(signs @ by_unit) >= np.abs(by_unit.sum(0)) * (1 - 1e-9)).sum(0)
-    return pd.DataFrame(rows, columns=['difference', 'smallest']).assign(p=(as_far + 1) / (n + 1))
+    return pd.DataFrame(rows, columns=['difference', 'smallest']).assign(p=flip_p(by_unit))
 
 # %% ../../nbs/06_evaluator/01_subgroup_scores.ipynb #cb83b221
 @dataclass(frozen=True)

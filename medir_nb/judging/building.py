@@ -21,16 +21,23 @@ from .model_judges import judging_requests, ModelJudge
 from .pools import collect_votes, CUT, Judge, PAIR, Pool, pool_documents
 from .label_tables import filled_page, QRELS_HEADER, write_tsv
 
+# %% ../../nbs/07_judging/05_building.ipynb #41233fb3
+def _drawn(doc_ids, n: int, seed: int, query_id: str, label: str) -> list:
+    "At most `n` of some documents, in a seeded order; 0: all."
+    of_query = int.from_bytes(f'{seed}/{query_id}/{label}'.encode(), 'big')
+    ordered = np.array(sorted(doc_ids), dtype=object)
+    return list(ordered[np.random.default_rng(of_query).permutation(len(ordered))[: n or None]])
+
 # %% ../../nbs/07_judging/05_building.ipynb #17144874
 def _sampled_qrels(labels: pd.DataFrame, most: dict[str, int], seed: int) -> pd.DataFrame:
     "Sampled judgements of the queries that have a positive and a negative."
     rows = []
     for query_id, part in labels.groupby('query_id', sort=False):
-        by_label = {label: np.array(sorted(part[part.label == label].doc_id), dtype=object) for label in most}
-        for label, doc_ids in by_label.items() if all(map(len, by_label.values())) else ():
-            draw = np.random.default_rng(int.from_bytes(f'{seed}/{query_id}/{label}'.encode(), 'big'))
-            drawn = doc_ids[draw.permutation(len(doc_ids))[: most[label] or None]]
-            rows += [(query_id, doc_id, int(label == 'positive')) for doc_id in drawn]
+        by_label = {label: part[part.label == label].doc_id for label in most}
+        if all(map(len, by_label.values())):
+            for label, doc_ids in by_label.items():
+                drawn = _drawn(doc_ids, most[label], seed, query_id, label)
+                rows += [(query_id, doc_id, int(label == 'positive')) for doc_id in drawn]
     return pd.DataFrame(rows, columns=[*PAIR, 'relevance'])
 
 # %% ../../nbs/07_judging/05_building.ipynb #9cff7cce
@@ -82,7 +89,8 @@ def write_task(
     made: dict | None = None,  # how it was made: `judges`, and whatever should be kept
 ) -> Path:
     "Write a task as a folder, whole or absent."
-    folder, made = Path(folder), made or {}
+    folder = Path(folder)
+    made = made or {}
     odd = next((i for i in (*task.corpus.ids, *task.queries.ids) if any(c in i for c in '\t\n\r')), '')
     check(not odd, f'the id {odd!r} holds a tab or a line break', task.name, 'rename it')
     with lock(folder), atomic_folder(folder) as part:

@@ -46,14 +46,16 @@ def csv_rows(path: Path) -> list[tuple[dict, str]]:
     return [({name: shown.sub('', cell or '') for name, cell in row.items() if name}, where) for row, where in rows]
 
 # %% ../../nbs/07_judging/01_label_tables.ipynb #f49f1fe7
+def _no_formula(cell):
+    return f"'{cell}" if isinstance(cell, str) and re.match(_FORMULA, cell) else cell
+
+
 def write_csv(path: Path, columns, rows):
     "Write rows as a CSV file that spreadsheets take for UTF-8, whole or not at all."
     with atomic_path(path) as part, open(part, 'w', encoding='utf-8-sig', newline='') as file:
         writer = csv.DictWriter(file, columns)
         writer.writeheader()
-        for row in rows:
-            formulas = {name for name, cell in row.items() if isinstance(cell, str) and re.match(_FORMULA, cell)}
-            writer.writerow({name: f"'{cell}" if name in formulas else cell for name, cell in row.items()})
+        writer.writerows({name: _no_formula(cell) for name, cell in row.items()} for row in rows)
 
 # %% ../../nbs/07_judging/01_label_tables.ipynb #fd600d2c
 QRELS_HEADER = ('query-id', 'corpus-id', 'score')

@@ -14,7 +14,7 @@ import pandas as pd
 from .available_systems import quick_systems
 from .labels import agreement_of
 from .model_judges import ModelJudge
-from .pools import collect_votes, is_relevant, LexicalJudge, PAIR
+from .pools import collect_votes, is_relevant, Judge, LexicalJudge, PAIR
 from .label_tables import csv_rows, write_csv
 from ..core.console import counted, note
 from ..core.errors import check, nearest
@@ -115,19 +115,25 @@ def undefined_kappa_reason(row: dict) -> str:
     return f'κ says nothing: {row["one_grade"]} gave one grade to every pair' if names else ''
 
 # %% ../../nbs/07_judging/11_labelling.ipynb #94a5a0f1
+def _decision(grades: dict) -> tuple:
+    "`(grade, how)` of one pair; the grade is missing where there is a conflict."
+    if ADJUDICATED in grades:
+        return grades[ADJUDICATED], 'adjudicated'
+    (grade, times), *_ = Counter(grades.values()).most_common(1)
+    if len(grades) == 1:
+        return grade, 'one person'
+    if times == len(grades):
+        return grade, 'agreed'
+    return (grade, 'majority') if 2 * times > len(grades) else (None, 'conflict')
+
+
 def decisions(votes: pd.DataFrame) -> pd.DataFrame:
     "`query_id, doc_id, grade, how, said`: what is decided of each pair; `grade` is missing for a conflict."
     rows = []
     for pair, part in votes.groupby(PAIR, sort=False):
         grades = dict(zip(part.annotator, part.grade, strict=True))
         said = ', '.join(f'{name} {grade}' for name, grade in grades.items() if name != ADJUDICATED)
-        (grade, times), *_ = Counter(grades.values()).most_common(1)
-        how = 'one person' if len(grades) == 1 else 'agreed' if times == len(grades) else 'majority'
-        if ADJUDICATED in grades:
-            grade, how = grades[ADJUDICATED], 'adjudicated'
-        elif 2 * times <= len(grades):
-            grade, how = None, 'conflict'
-        rows.append((*pair, grade, how, said))
+        rows.append((*pair, *_decision(grades), said))
     return pd.DataFrame(rows, columns=[*PAIR, 'grade', 'how', 'said']).astype({'grade': 'Int64'})
 
 # %% ../../nbs/07_judging/11_labelling.ipynb #60160304
@@ -280,7 +286,8 @@ class Labels:
         people = ', '.join(f'{name} {n:,}' for name, n in self.people.items()) or 'nobody yet'
         judged = f'{counted(self.pairs, "pair")} of {counted(self.queries, "query", "queries")}'
         lines = [f'{counted(self.votes, "grade")} ({people}); judged: {judged}']
-        queries, pairs, depths = ('query', 'queries'), ('pair', 'pairs'), self.unanswered.values()
+        queries, pairs = ('query', 'queries'), ('pair', 'pairs')
+        depths = self.unanswered.values()  # documents of each system; none are told where there are none
         low, high = min(depths, default=0), max(depths, default=0)
         down_to = f'down to document {low if low == high else f"{low} to {high}"} of each system'
         left_out = [
@@ -351,6 +358,15 @@ def read_labels(
         write_json(walk.path('labels/labels.json'), asdict(found) | {'agreement': rows})
     return found
 
+# %% ../../nbs/07_judging/11_labelling.ipynb #4f8cc086
+def _judge_of(judge: str | Judge) -> Judge:
+    "A judge by name: a language model of the registry, or `words`."
+    if not isinstance(judge, str) or judge == 'words':
+        return LexicalJudge() if judge == 'words' else judge
+    known = [*registry('llms'), 'words']
+    check(judge in known, f'unknown judge {judge!r}', 'label', nearest(judge, known))
+    return ModelJudge(judge)
+
 # %% ../../nbs/07_judging/11_labelling.ipynb #b151fd4f
 def judge_pairs(
     walk: StudyFolder,
@@ -364,12 +380,7 @@ def judge_pairs(
     check(len(decided), 'people have graded nothing yet', walk.folder, fix)
     rows = [row for row in read_queries(walk) if row['_id'] in set(decided.query_id)]
     task = queries_task(walk, rows, study_corpus(walk))
-    known, named = [*registry('llms'), 'words'], []
-    for judge in judges:
-        check(not isinstance(judge, str) or judge in known, f'unknown judge {judge!r}', 'label', nearest(judge, known))
-        by_name = LexicalJudge() if judge == 'words' else ModelJudge(judge)
-        named.append(by_name if isinstance(judge, str) else judge)
-    said = collect_votes(named, task, decided[PAIR])
+    said = collect_votes([_judge_of(judge) for judge in judges], task, decided[PAIR])
     path, columns, names = walk.path('labels/judges.csv'), list(said.columns), set(said.judge)
     with lock(path):
         before = [row for row, _ in csv_rows(path)] if path.is_file() else []

@@ -113,6 +113,15 @@ def kappa_of(
     with np.errstate(invalid='ignore', divide='ignore'):
         return 1 - (cost * counts).sum((-1, -2)) * total / (cost * by_chance).sum((-1, -2))
 
+# %% ../../nbs/07_judging/03_labels.ipynb #833e860a
+def _tables_by_query(both: pd.DataFrame) -> np.ndarray:
+    "`(queries, grades, grades)`: pairs by what two judges say of them."
+    said, names = pd.factorize(both.to_numpy().ravel(), sort=True)
+    query = pd.factorize(both.index.get_level_values('query_id'))[0]
+    tables = np.zeros((query.max() + 1, len(names), len(names)))
+    np.add.at(tables, (query, *said.reshape(-1, 2).T), 1)
+    return tables
+
 # %% ../../nbs/07_judging/03_labels.ipynb #32c5bb7a
 def agreement_of(
     first: pd.Series,  # of pairs: indexed by query_id and doc_id; missing where there is no vote
@@ -126,10 +135,7 @@ def agreement_of(
     found = {'queries': 0, 'pairs': len(both)} | dict.fromkeys(names, float('nan'))
     if not len(both):
         return found
-    said, grades = pd.factorize(both.to_numpy().ravel(), sort=True)
-    query = pd.factorize(both.index.get_level_values('query_id'))[0]
-    tables = np.zeros((query.max() + 1, len(grades), len(grades)))
-    np.add.at(tables, (query, *said.reshape(-1, 2).T), 1)
+    tables = _tables_by_query(both)
     found |= {'queries': len(tables), 'agree': float((both.iloc[:, 0] == both.iloc[:, 1]).mean())}
     times_drawn = np.random.default_rng(seed).multinomial(len(tables), [1 / len(tables)] * len(tables), n)
     resampled = np.tensordot(times_drawn, tables, 1)

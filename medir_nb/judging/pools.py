@@ -21,7 +21,33 @@ from ..evaluator.similarity import shared_terms
 
 # %% ../../nbs/07_judging/00_pools.ipynb #2a524b7d
 PAIR = ['query_id', 'doc_id']
-_MERGE_RULES = ('each', 'round-robin', 'rrf')
+
+
+def _in_turn(lists: pd.DataFrame) -> pd.DataFrame:
+    "Each pair once: first places before second ones, of equal places in the order of the retrievers."
+    query, turn = pd.factorize(lists.query_id)[0], pd.factorize(lists.retriever)[0]
+    order = np.lexsort((turn, lists['rank'], query))
+    return lists.iloc[order].drop_duplicates(PAIR)[PAIR].reset_index(drop=True)
+
+
+def _each(lists: pd.DataFrame, size: int) -> pd.DataFrame:
+    "The first `size` of every retriever."
+    return _in_turn(lists[lists['rank'] <= size])
+
+
+def _round_robin(lists: pd.DataFrame, size: int) -> pd.DataFrame:
+    "`size` a query, taken from the retrievers in turn."
+    return first_ranks(_in_turn(lists), size)
+
+# %% ../../nbs/07_judging/00_pools.ipynb #79ac11b1
+def _fused(lists: pd.DataFrame, size: int) -> pd.DataFrame:
+    "The first `size` a query by reciprocal-rank fusion."
+    ranked = lists.assign(score=-lists['rank'].astype(float))
+    runs = [run[RUN_COLUMNS] for _, run in ranked.groupby('retriever', sort=False)]
+    return rrf(runs, k=size)[PAIR]
+
+
+_MERGE_RULES = {'each': _each, 'round-robin': _round_robin, 'rrf': _fused}
 
 # %% ../../nbs/07_judging/00_pools.ipynb #e414fb99
 @dataclass(frozen=True)
@@ -30,22 +56,12 @@ class Pool:
 
     lists: pd.DataFrame  # query_id, doc_id, retriever, rank (from 1)
     size: int  # documents a query
-    rule: str = 'each'  # each | round-robin | rrf
+    rule: str = 'each'  # of `_MERGE_RULES`
 
     @cached_property
     def pairs(self) -> pd.DataFrame:
         "`query_id, doc_id`, each pair once."
-        lists = self.lists
-        if self.rule == 'rrf':
-            ranked = lists.assign(score=-lists['rank'].astype(float))
-            runs = [run[RUN_COLUMNS] for _, run in ranked.groupby('retriever', sort=False)]
-            return rrf(runs, k=self.size)[PAIR]
-        if self.rule == 'each':
-            lists = lists[lists['rank'] <= self.size]
-        # first places before second ones, of equal places in the order of the retrievers
-        turns = pd.factorize(lists.query_id)[0], lists['rank'], pd.factorize(lists.retriever)[0]
-        in_turn = lists.iloc[np.lexsort(turns[::-1])].drop_duplicates(PAIR)[PAIR].reset_index(drop=True)
-        return in_turn if self.rule == 'each' else first_ranks(in_turn, self.size)
+        return _MERGE_RULES[self.rule](self.lists, self.size)
 
     @property
     def retrievers(self) -> list[str]:

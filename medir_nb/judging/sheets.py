@@ -12,7 +12,6 @@ import random
 import re
 import textwrap
 from pathlib import Path
-import numpy as np
 import pandas as pd
 from .pools import PAIR, pool_documents
 from ..core.console import counted, note
@@ -226,11 +225,20 @@ def judged_depths(walk: StudyFolder, query_ids) -> dict[str, int]:
             depths[row['query_id']] = max(depths[row['query_id']], row.get('depth', 0), pooled)
     return depths
 
-# %% ../../nbs/07_judging/10_sheets.ipynb #cacc6850
+# %% ../../nbs/07_judging/10_sheets.ipynb #538cc448
 _LONGEST = 1200  # characters of a document on a sheet
 _SENTENCE = re.compile(r'(?<=[.!?])\s+|(?<=[。！？])|\n+')
 
 
+def _stretch_from(sentences: list[str], start: int, longest: int) -> int:
+    "Where the stretch of whole sentences ends that begins at `start` and has at most `longest` characters."
+    stop, size = start + 1, len(sentences[start]) + 1
+    while stop < len(sentences) and size + len(sentences[stop]) + 1 <= longest:
+        size += len(sentences[stop]) + 1
+        stop += 1
+    return stop
+
+# %% ../../nbs/07_judging/10_sheets.ipynb #cacc6850
 def excerpt(
     query: str,
     text: str,
@@ -242,9 +250,7 @@ def excerpt(
         return text
     sentences = [sentence for sentence in _SENTENCE.split(text) if sentence]
     wanted, *of_sentence = map(set, analyze([query, *sentences], *word_analyzer(detect_language([text]))))
-    ends = np.cumsum([len(sentence) + 1 for sentence in sentences])
-    reach = np.searchsorted(ends, longest + np.array([0, *ends[:-1]]), side='right')
-    stretches = [(start, max(start + 1, int(stop))) for start, stop in enumerate(reach)]
+    stretches = [(start, _stretch_from(sentences, start, longest)) for start in range(len(sentences))]
     start, stop = max(stretches, key=lambda s: (len(wanted & set().union(*of_sentence[s[0] : s[1]])), -s[0]))
     shown = ' '.join(sentences[start:stop])[:longest].rstrip()
     return ('… ' if start else '') + shown + (' …' if stop < len(sentences) or len(shown) == longest else '')
@@ -353,21 +359,26 @@ def _sheet_rows(walk: StudyFolder, pairs: list[dict], annotator: str, seed: int)
             lines.append({'pair': row['pair'], **texts, 'grade': '', 'comment': ''})
     return lines
 
+# %% ../../nbs/07_judging/10_sheets.ipynb #556fd11b
+def _with_grades(walk: StudyFolder, annotator: str, lines: list[dict], by_pair: dict) -> list[dict]:
+    "The lines of a sheet that is gone, with the grades of its person that were read of it before."
+    path = walk.folder / 'labels' / 'votes.csv'
+    own = [row for row, _ in csv_rows(path) if row.get('annotator') == annotator] if path.is_file() else []
+    said = {(row.get('query_id'), row.get('doc_id')): row.get('grade', '') for row in own}
+    pairs = [by_pair[line['pair']] for line in lines]
+    grades = [said.get((row['query_id'], row['doc_id']), '') for row in pairs]
+    return [{**line, 'grade': grade} for line, grade in zip(lines, grades, strict=True)]
+
 # %% ../../nbs/07_judging/10_sheets.ipynb #53020558
 def _open_sheet(walk: StudyFolder, records: list[dict], by_pair: dict, lines_of) -> Path | None:
-    "The sheet of a person that is not finished yet, with what was read of it before; all are looked at for faults."
-    votes = walk.folder / 'labels' / 'votes.csv'
+    "The sheet of a person that is not finished yet; all are looked at for faults first."
     for record in records:
         path = walk.path(f'labels/{record["file"]}')
         if not path.exists():
             left = [by_pair[pair] for pair in record['pairs'] if pair in by_pair]
             if not left:
                 continue  # all of its documents are gone
-            told = [row for row, _ in csv_rows(votes)] if votes.is_file() else []
-            own = [row for row in told if row.get('annotator') == record['annotator']]
-            said = {(row.get('query_id'), row.get('doc_id')): row.get('grade', '') for row in own}
-            grades = {row['pair']: said.get((row['query_id'], row['doc_id']), '') for row in left}
-            write_csv(path, COLUMNS, [{**line, 'grade': grades[line['pair']]} for line in lines_of(left)])
+            write_csv(path, COLUMNS, _with_grades(walk, record['annotator'], lines_of(left), by_pair))
         read_sheet(path, record['pairs'])  # a fault is said before more is handed out
         if lacking := ungraded_lines(path):
             note(f'{path.name} has {counted(lacking, "pair")} without a grade; the next sheet comes after it')

@@ -122,6 +122,11 @@ def _keeps(claim: dict, limits: dict, quantity: float) -> bool:
     low, high = bounds.get('at_least', quantity), bounds.get('at_most', quantity)
     return quantity > bounds.get('above', float('-inf')) and low <= quantity <= high
 
+
+def _sign_p(differences: list[float]) -> float:
+    "The exact sign-flip test of differences."
+    return paired_p(differences, np.zeros(len(differences)))
+
 # %% ../../nbs/08_papers/11_audits.ipynb #d1e70662
 class _Words:
     "Words for what a claim found."
@@ -145,10 +150,13 @@ class _Words:
         ends = ' to '.join(map(self.change, (min(values), max(values))))
         return f'{sum(value > 0 for value in values)} of {len(values)}{unit}, {ends}'
 
-    def spread(self, values: pd.Series, few: int = 5) -> str:
+    def ends(self, values: pd.Series) -> str:
+        return ', '.join(map(self.change, (values.min(), values.mean(), values.max())))
+
+    def spread(self, values: pd.Series) -> str:
         "Each of a few values, else least, mean and most of them."
-        if len(values) > few:
-            return ', '.join(map(self.change, (values.min(), values.mean(), values.max())))
+        if len(values) > 5:
+            return self.ends(values)
         tell = self.number if self.is_rank else self.change
         return ', '.join(f'{self.name(label)} {tell(value)}' for label, value in values.items())
 
@@ -160,15 +168,16 @@ class _Words:
 
     def of_many(self, frame: pd.DataFrame, compared: list[_Comparison], quantities: list[float]) -> str:
         "Each of several comparisons, or how many of them are above zero."
-        is_by_task, told = self.claim.get('each') == 'task', []
+        is_by_task = self.claim.get('each') == 'task'
         if is_by_task or len(quantities) > 12:
-            test = f'p {paired_p(quantities, [0] * len(quantities)):.3f}; ' if 'p_below' in self.claim else ''
+            test = f'p {_sign_p(quantities):.3f}; ' if 'p_below' in self.claim else ''
             return test + self.above_zero(quantities, ' tasks' if is_by_task else '')
+        told = []
         for comparison, quantity in zip(compared, quantities, strict=True):
             values = _values(frame, comparison.of, comparison.column)
             is_group = comparison.than.empty and len(values) > 1
             name = ' − '.join(map(self.name, comparison.name.split(' − ')))
-            told.append(f'{name}: {self.spread(values, 0)}' if is_group else f'{name} {self.change(quantity)}')
+            told.append(f'{name}: {self.ends(values)}' if is_group else f'{name} {self.change(quantity)}')
         return '; '.join(told)
 
 # %% ../../nbs/08_papers/11_audits.ipynb #11929054
@@ -194,12 +203,14 @@ class _Reading:
 
     def __init__(self, paper: str, claim: dict, cells: pd.DataFrame, limits: dict):
         row, tasks = registry('claims')[paper], paper_tasks(paper)
-        self.claim, self.words, self.cells = claim, _Words(claim, paper), _claim_cells(row, claim, cells, tasks)
+        self.claim, self.words = claim, _Words(claim, paper)
+        self.cells = _claim_cells(row, claim, cells, tasks)
         self.limits, self.groups = row.get('limits', {}) | limits, row.get('groups', {})
         if claim.get('long'):  # a row a cell
             column = self.cells.dataset + ' ' + self.cells.metric
             about = {'heading': column, 'label': self.cells.name + ' ' + column, 'printed_mean': self.cells.unit}
-            self.tasks, self.frame = [], self.cells.assign(**about).set_index('label', drop=False)
+            self.tasks = []
+            self.frame = self.cells.assign(**about).set_index('label', drop=False)
         else:
             printed = set(self.cells.task)
             self.tasks = claim.get('tasks') or [task for task in tasks if task in printed]
@@ -222,7 +233,7 @@ class _Reading:
 
     def holds(self, quantities: list[float]) -> bool:
         if 'p_below' in self.claim:
-            return paired_p(quantities, [0] * len(quantities)) < self.claim['p_below']
+            return _sign_p(quantities) < self.claim['p_below']
         kept = [_keeps(self.claim, self.limits, quantity) for quantity in quantities]
         return sum(kept) > len(kept) / 2 if self.claim.get('mostly') else all(kept)
 
@@ -275,7 +286,7 @@ def _claims(paper: str) -> list[dict]:
     return rows[paper]['claims']
 
 
-def _told(reading: _Reading) -> dict:
+def _printed_claim(reading: _Reading) -> dict:
     "What a source says, how it is read, and what was found."
     claim = reading.claim
     return {
@@ -297,7 +308,9 @@ def audit(
     "Each claim of a paper: whether it holds, what was found, and what leaving one task out changes."
     cells = published(paper) if cells is None else cells
     readings = [_Reading(paper, claim, cells, limits) for claim in _claims(paper)]
-    audited = pd.DataFrame([_told(reading) | {'leaving one task out': _one_out(reading)} for reading in readings])
+    audited = pd.DataFrame(
+        [_printed_claim(reading) | {'leaving one task out': _one_out(reading)} for reading in readings]
+    )
     return audited if audited.words.any() else audited.drop(columns='words')
 
 # %% ../../nbs/08_papers/11_audits.ipynb #ca11ce12
@@ -307,7 +320,8 @@ def claims_on_cells(
     "The printed rows and tasks that a claim hangs on: without the task it changes; `share` is the row's part of it."
     cells, found = published(paper), []
     for claim in _claims(paper):
-        reading, shares = _Reading(paper, claim, cells, {}), {}
+        reading = _Reading(paper, claim, cells, {})
+        shares = {}  # of a row in the claim
         for side in [side for compared in reading.compared for side in (compared.of, compared.than)]:
             for name in side:
                 shares[name] = shares.get(name, 0) + 1 / len(side) / len(reading.compared)
@@ -316,6 +330,16 @@ def claims_on_cells(
         tasks = _turning(reading) if _has_task_means(reading) and 'printed' not in claim else []
         found += [rows.assign(task=task) for task in tasks]
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
+
+# %% ../../nbs/08_papers/11_audits.ipynb #82e3532a
+def _known(reading: _Reading) -> pd.DataFrame:
+    "Which cells of a claim have a second number."
+    if reading.claim.get('long'):
+        return pd.DataFrame(index=reading.frame.index)
+    cells, column = reading.cells[reading.cells.task.notna()], reading.claim.get('column', '')
+    read = [task for task in reading.frame if task in reading.tasks or f'`{task}`' in column]
+    replaced = cells.pivot(index='name', columns='task', values='replaced').astype('boolean')
+    return replaced.reindex(index=reading.frame.index, columns=read).fillna(False).astype(bool)
 
 # %% ../../nbs/08_papers/11_audits.ipynb #5c9ca5b8
 def _at_end(reading: _Reading, known: pd.DataFrame, shift: float) -> list[float]:
@@ -326,28 +350,24 @@ def _at_end(reading: _Reading, known: pd.DataFrame, shift: float) -> list[float]
         moves[compared.of] = shift
         frame = reading.frame.assign(printed_mean=reading.frame.printed_mean + moves)
         for task in known:
-            frame[task] += moves.where(~known[task], 0)
+            frame[task] = frame[task] + moves.where(~known[task], 0)
         found.append(_quantity(reading.claim, reading.with_means(frame), compared))
     return found
 
 # %% ../../nbs/08_papers/11_audits.ipynb #02b52da8
 def _with_bounds(printed: _Reading, second: _Reading) -> dict:
     "What second numbers say of a claim."
-    claim, words, frame = second.claim, second.words, second.frame
-    known = pd.DataFrame(index=frame.index)  # which cells have a second number
-    if not claim.get('long'):
-        cells, column = second.cells[second.cells.task.notna()], claim.get('column', '')
-        read = [task for task in frame if task in second.tasks or f'`{task}`' in column]
-        replaced = cells.pivot(index='name', columns='task', values='replaced').astype('boolean')
-        known = replaced.reindex(index=frame.index, columns=read).fillna(False).astype(bool)
-    of_claim, counts = known.reindex(second.rows()), words.is_count or words.column == 'size'
+    claim, words, known = second.claim, second.words, _known(second)
+    of_claim = known.reindex(second.rows())
+    counts = words.is_count or words.column == 'size'
     if counts or not of_claim.any(axis=None):
         empty = dict.fromkeys(['with them', 'found with them', 'bounds', 'verdict'], '')
         return {'second numbers': '' if counts else f'0 of {of_claim.size}'} | empty
-    moved = (frame[known.columns] - printed.frame[known.columns]).where(known)
+    moved = (second.frame[known.columns] - printed.frame[known.columns]).where(known)
     shift = float(moved.mean(axis=1).abs().max())  # by how much the mean of a row moved at most
     ends = [_at_end(second, known, sign * shift) for sign in (-1, 1)]
-    kept, (low, high) = sum(map(second.holds, ends)), sorted(map(min, ends))
+    kept = sum(map(second.holds, ends))
+    low, high = sorted(map(min, ends))
     is_within = kept == 0 and low < claim.get('printed', np.nan) / words.scale < high
     tell = words.number if 'printed' in claim or claim.get('ratio') or words.is_rank else words.change
     return {
@@ -367,5 +387,5 @@ def second_audit(
     replaced, rows = in_place_of_printed(cells), []
     for claim in _claims(paper):
         printed, second = (_Reading(paper, claim, of, {}) for of in (cells, replaced))
-        rows.append({'paper': paper} | _told(printed) | _with_bounds(printed, second))
+        rows.append({'paper': paper} | _printed_claim(printed) | _with_bounds(printed, second))
     return pd.DataFrame(rows)

@@ -105,6 +105,22 @@ def group_means(
     whole = wide.dropna(subset=wanted)
     return pd.DataFrame({name: whole[tasks].mean(axis=1) for name, tasks in groups.items()})
 
+# %% ../../nbs/08_papers/05_claims.ipynb #f3149f7c
+def _rho(first, second) -> float:
+    from scipy.stats import spearmanr
+
+    return float(spearmanr(first, second).statistic)
+
+
+def _resampled(first: np.ndarray, second: np.ndarray, samples: int, seed: int) -> tuple[float, float]:
+    "The percentile bootstrap interval of ρ over systems; samples in which one group ranks nothing are drawn again."
+    rng, drawn = np.random.default_rng(seed), []
+    while len(drawn) < samples:
+        chosen = rng.integers(len(first), size=len(first))
+        if np.ptp(first[chosen]) and np.ptp(second[chosen]):
+            drawn.append(_rho(first[chosen], second[chosen]))
+    return tuple(float(bound) for bound in np.percentile(drawn, [2.5, 97.5]))
+
 # %% ../../nbs/08_papers/05_claims.ipynb #e47339ce
 def group_correlation(
     means: pd.DataFrame,  # of `group_means`, with two columns
@@ -117,14 +133,11 @@ def group_correlation(
     check(means.shape[1] == 2, f'{means.shape[1]} groups', 'group_correlation', 'give two')
     if len(means) < 4:
         raise NothingToMeasure(f'{len(means)} systems rank nothing', 'group_correlation', 'take at least four')
-    (first, second), rng, drawn = means.to_numpy().T, np.random.default_rng(seed), []
-    while len(drawn) < samples:  # samples in which one group ranks nothing are drawn again
-        chosen = rng.integers(len(first), size=len(first))
-        if np.ptp(first[chosen]) and np.ptp(second[chosen]):
-            drawn.append(spearmanr(first[chosen], second[chosen]).statistic)
-    low, high = map(float, np.percentile(drawn, [2.5, 97.5]))
-    one_less = {name: float(spearmanr(*means.drop(index=name).to_numpy().T).statistic) for name in means.index}
+    first, second = (means[name].to_numpy() for name in means)
+    whole = spearmanr(first, second)
+    low, high = _resampled(first, second, samples, seed)
+    one_less = {name: _rho(*means.drop(index=name).to_numpy().T) for name in means.index}
     least, most = min(one_less, key=one_less.get), max(one_less, key=one_less.get)
     without = {f'without {least}': one_less[least], f'without {most}': one_less[most]}
-    rho, p = map(float, spearmanr(first, second))
+    rho, p = float(whole.statistic), float(whole.pvalue)
     return {'systems': len(means), 'rho': rho, 'p': p, 'low': low, 'high': high} | without

@@ -18,33 +18,43 @@ from .figure_style import read_data, styled_figure, WIDTH, wrapped
 from .papers import published, recomputed_means
 from .table_rows import printed_name
 
+# %% ../../nbs/08_papers/10_curve_figures.ipynb #14aad6ea
+_FEW = 10  # losses of single batches below which a line would show a trend that nobody measured
+_STEEP = 20  # times its least loss that a run begins with, from which on its axis is logarithmic
+
+
+def _draw_losses(axes, part: pd.DataFrame):
+    "The losses of one run: a line, or dots while they are few."
+    look = {'marker': 'o', 'ms': 4.5, 'ls': ''} if len(part) < _FEW else {'lw': 1.5}
+    axes.plot(part.step, part.loss, color=BLUE, **look)
+    end = part.iloc[-1]
+    near = {'textcoords': 'offset points', 'va': 'center', 'fontsize': 9}
+    axes.annotate(f'{end.loss:.3g}', (end.step, end.loss), (6, 0), **near)
+    axes.margins(x=0.1, y=0.1)
+    axes.locator_params(axis='x', nbins=4, integer=True)
+    if part.loss.max() > _STEEP * part.loss.min() > 0:
+        axes.set_yscale('log')
+        axes.minorticks_off()
+    else:
+        axes.locator_params(axis='y', nbins=4)
+    axes.yaxis.set_major_formatter('{x:.4g}')
+    axes.set_xlabel('step')
+
 # %% ../../nbs/08_papers/10_curve_figures.ipynb #342868a2
 @styled_figure
 def training_figure(
     data,  # a file or frame with step, loss, and run where there are several
 ):
-    "Loss against steps, a panel a run: a line, or dots while they are too few for a trend."
+    "Loss against steps, a panel a run."
     frame = data if isinstance(data, pd.DataFrame) else read_data(data, ['step', 'loss'])
     frame = (frame if 'run' in frame else frame.assign(run='')).dropna(subset='loss')
-    runs, few = distinct(frame.run) or [''], 10
-    columns, is_short = min(4, len(runs)), 0 < frame.groupby('run').size().min() < few
-    note = 'a dot is one batch: no trend' if is_short else ''
+    runs = distinct(frame.run) or ['']
+    few = 0 < frame.groupby('run').size().min() < _FEW
+    columns, note = min(4, len(runs)), 'a dot is one batch: no trend' if few else ''
     figure, grid = panels(len(runs), columns, height=2.4, note=note, width=2.3 * columns + 1.2)
     for axes, run in zip(grid, runs, strict=True):
         if (part := frame[frame.run == run]).size:
-            look = {'marker': 'o', 'ms': 4.5, 'ls': ''} if len(part) < few else {'lw': 1.5}
-            axes.plot(part.step, part.loss, color=BLUE, **look)
-            end, near = part.iloc[-1], {'textcoords': 'offset points', 'va': 'center', 'fontsize': 9}
-            axes.annotate(f'{end.loss:.3g}', (end.step, end.loss), (6, 0), **near)
-            axes.margins(x=0.1, y=0.1)
-            axes.locator_params(axis='x', nbins=4, integer=True)
-            if part.loss.max() > 20 * part.loss.min() > 0:
-                axes.set_yscale('log')
-                axes.minorticks_off()
-            else:
-                axes.locator_params(axis='y', nbins=4)
-            axes.yaxis.set_major_formatter('{x:.4g}')
-            axes.set_xlabel('step')
+            _draw_losses(axes, part)
         axes.set_title(wrapped(run, 22))
     for axes in grid[::columns]:
         axes.set_ylabel('loss')
@@ -90,14 +100,18 @@ def _curve_and_gaps(curve: pd.DataFrame, ranks: list[int]) -> tuple[pd.Series, l
     return values.reindex(inner), [values[[a, b]] for a, b in ends]
 
 # %% ../../nbs/08_papers/10_curve_figures.ipynb #0f84fa17
+_RANDOM = 'random order'
+
+
 @styled_figure
 def recall_figure(data):
     """Recall against the rank, a panel a `panel`; columns panel, system, k, value. A system called random order is
     dotted; a line is dashed where it passes over a rank that others have."""
-    frame, chance = read_data(data, ['panel', 'system', 'k', 'value']), 'random order'
-    names, ranks, models = distinct(frame.panel), sorted(frame.k.unique()), frame.system[frame.system != chance]
+    frame = read_data(data, ['panel', 'system', 'k', 'value'])
+    names, ranks, models = distinct(frame.panel), sorted(frame.k.unique()), frame.system[frame.system != _RANDOM]
     styles = {s: {'color': c, 'lw': 1.6, 'marker': 'o', 'ms': 3.5} for s, c in colours_of(models).items()}
-    styles |= {chance: {'color': GREY, 'lw': 1.3, 'ls': ':'}} if len(models) < len(frame) else {}
+    if len(models) < len(frame):
+        styles[_RANDOM] = {'color': GREY, 'lw': 1.3, 'ls': ':'}
     across, title = min(3, len(names)), 'Recall of the first k documents'
     curves = {place: _curve_and_gaps(curve, ranks) for place, curve in frame.groupby(['panel', 'system'])}
     note = 'dashed: no value in between' if any(gaps for _, gaps in curves.values()) else ''
@@ -175,6 +189,9 @@ def parse_size(text: str) -> float:
     return round(float(size[1]) * {'K': 1e3, 'M': 1e6, 'B': 1e9}[size[2]])
 
 # %% ../../nbs/08_papers/10_curve_figures.ipynb #afa21a74
+_UNPRINTED = ('no such system', 'no number here')  # how a verdict ends where only the published value is lacking
+
+
 def size_data(
     ledger=None,  # a `Ledger` of BMRetriever's Table 2; its means become the column `measured`
 ) -> pd.DataFrame:
@@ -193,9 +210,8 @@ def size_data(
     if ledger is not None:
         here = ledger.frame[(ledger.frame.dataset == 'Avg. All') & ledger.frame.measured.notna()]
         rows['measured'] = rows.system.map(here.drop_duplicates('label', keep='last').set_index('label').measured)
-        is_unprinted = here.verdict.str.endswith(('no such system', 'no number here'))  # all else is comparable
-        more = here[here['size'].astype(bool) & is_unprinted & ~here.label.isin(rows.system)]
-        more = more.assign(system=more.label, differs=False, family='', concurrent=False)
+        is_whole = here['size'].astype(bool) & here.verdict.str.endswith(_UNPRINTED) & ~here.label.isin(rows.system)
+        more = here[is_whole].assign(system=here.label, differs=False, family='', concurrent=False)
         rows = pd.concat([rows, more[['system', 'size', 'measured', 'differs', 'family', 'concurrent']]])
     rows = rows.assign(params=rows['size'].map(parse_size)).reset_index(drop=True)
     columns = ['system', 'size', 'params', 'printed', 'recomputed', 'differs', 'family', 'concurrent', 'measured']
@@ -272,31 +288,37 @@ def _draw_systems(axes, frame: pd.DataFrame, is_ours: pd.Series):
         if chosen.any():
             axes.scatter(frame.params[chosen], frame[column][chosen], label=label, **look)
 
+# %% ../../nbs/08_papers/10_curve_figures.ipynb #65920411
+def _scale_axes(axes, frame: pd.DataFrame):
+    "A logarithmic axis of parameters, with room for the labels."
+    values = pd.concat([frame.printed, frame.recomputed, frame.measured]).dropna()
+    axes.set_xscale('log')
+    axes.set_xlim(frame.params.min() * 0.78, frame.params.max() * 2.2)
+    axes.set_ylim(values.min() - 0.012, values.max() + 0.014)
+    ticks = [t for t in (2e7, 5e7, 1e8, 2e8, 5e8, 1e9, 2e9, 5e9, 1e10) if frame.params.min() * 0.78 <= t]
+    axes.set_xticks(ticks, [f'{t / 1e9:g}B' if t >= 1e9 else f'{t / 1e6:g}M' for t in ticks])
+    axes.minorticks_off()
+    axes.set_xlabel('parameters')
+    axes.set_ylabel('mean of five tasks (Avg. All)')
+
 # %% ../../nbs/08_papers/10_curve_figures.ipynb #fc9b90a8
 @styled_figure
 def size_figure(data):
     "Parameters (log) against the mean of five tasks, from the data of `size_data`."
     needed = ['system', 'params', 'printed', 'recomputed', 'differs', 'family', 'concurrent', 'measured']
     frame = read_data(data, needed)
-    is_ours, least = frame.family.eq('BMRetriever'), frame.params.min() * 0.78
+    is_ours = frame.family.eq('BMRetriever')
     figure, (axes,) = panels(1, height=5.6, title='Model size and performance: BMRetriever, Table 2')
     _draw_systems(axes, frame, is_ours)
-    values = frame[['printed', 'recomputed', 'measured']]
-    axes.set_xscale('log')
-    axes.set_xlim(least, frame.params.max() * 2.2)  # with room for the labels
-    axes.set_ylim(values.min(axis=None) - 0.012, values.max(axis=None) + 0.014)
-    ticks = [t for t in (2e7, 5e7, 1e8, 2e8, 5e8, 1e9, 2e9, 5e9, 1e10) if least <= t]
-    axes.set_xticks(ticks, [f'{t / 1e9:g}B' if t >= 1e9 else f'{t / 1e6:g}M' for t in ticks])
-    axes.minorticks_off()
-    axes.set(xlabel='parameters', ylabel='mean of five tasks (Avg. All)')
+    _scale_axes(axes, frame)
     axes.legend(loc='lower left', bbox_to_anchor=(-0.015, 1.0), ncols=5, handletextpad=0.1, columnspacing=1.2)
     marks = zip(frame.params, frame.printed.fillna(frame.measured), frame.system, is_ours, strict=True)
     labels = [Label(x, y, system, ORANGE if ours else INK) for x, y, system, ours in marks]
     family = frame[is_ours].sort_values('params')
     sizes = np.geomspace(family.params.min(), family.params.max(), 120) if len(family) else []
     heights = np.interp(np.log(sizes), np.log(family.params), family.printed) if len(family) else []
-    others = [(row.params, value) for row in frame.itertuples() for value in (row.recomputed, row.measured)]
     line = zip(sizes, heights, strict=True)
+    others = [(row.params, value) for row in frame.itertuples() for value in (row.recomputed, row.measured)]
     place_labels(axes, labels, [*line, *(point for point in others if point[1] == point[1])])
     return figure
 
@@ -318,30 +340,44 @@ def throughput_data(
             rows.append(about | speed | {'measure': measure_label(name)} | value)
     return pd.DataFrame(rows)
 
+# %% ../../nbs/08_papers/10_curve_figures.ipynb #e0f86701
+_KIND_COLOURS = {'symmetric': GREY, 'asymmetric': ORANGE, 'student': GREEN}
+
+
+def _tick_rates(axes):
+    "A few rates as plain numbers."
+    least, most = axes.get_xlim()
+    ticks = [step * 10.0**power for power in range(-1, 6) for step in (1, 2, 5)]
+    ticks = [tick for tick in ticks if least <= tick <= most]
+    axes.set_xticks(ticks, [f'{tick:g}' for tick in ticks])
+    axes.minorticks_off()
+
+
+def _along_whiskers(frame: pd.DataFrame) -> list[tuple]:
+    "Points that no label may cover."
+    across = [(rate, row.value) for row in frame.itertuples() for rate in np.geomspace(row.least, row.most, 12)]
+    up = [(row.queries_per_second, v) for row in frame.itertuples() for v in np.linspace(row.low, row.high, 12)]
+    return across + up
+
 # %% ../../nbs/08_papers/10_curve_figures.ipynb #64d6065f
 @styled_figure
 def throughput_figure(data):
     """Queries per second (log) against a score, a dot a system; columns system, kind (symmetric, asymmetric, student),
     queries_per_second, least, most, value, low, high, measure."""
     needed = ['system', 'kind', 'queries_per_second', 'least', 'most', 'value', 'low', 'high', 'measure']
-    frame, colours = read_data(data, needed), {'symmetric': GREY, 'asymmetric': ORANGE, 'student': GREEN}
+    frame = read_data(data, needed)
     figure, (axes,) = panels(1, height=4.6, title='What a query costs, and what it finds')
     for kind in distinct(frame.kind):
-        part, colour = frame[frame.kind == kind], colours.get(kind, BLUE)
+        part, colour = frame[frame.kind == kind], _KIND_COLOURS.get(kind, BLUE)
         axes.hlines(part.value, part.least, part.most, color=colour, lw=1.2, alpha=0.7)
         axes.vlines(part.queries_per_second, part.low, part.high, color=colour, lw=1.2, alpha=0.7)
         axes.scatter(part.queries_per_second, part.value, s=46, color=colour, label=kind, zorder=3)
     axes.set_xscale('log')
     axes.margins(x=0.25, y=0.14)
-    least, most = axes.get_xlim()
-    ticks = [step * 10.0**power for power in range(-1, 6) for step in (1, 2, 5)]
-    ticks = [tick for tick in ticks if least <= tick <= most]
-    axes.set_xticks(ticks, [f'{tick:g}' for tick in ticks])
-    axes.minorticks_off()
-    axes.set(xlabel='queries per second, query tower alone', ylabel=frame.measure.iloc[0])
+    _tick_rates(axes)
+    axes.set_xlabel('queries per second, query tower alone')
+    axes.set_ylabel(frame.measure.iloc[0])
     axes.legend(loc='lower left', bbox_to_anchor=(-0.015, 1.0), ncols=4)
     marks = zip(frame.queries_per_second, frame.value, frame.system, strict=True)
-    taken = [(rate, row.value) for row in frame.itertuples() for rate in np.geomspace(row.least, row.most, 12)]
-    taken += [(row.queries_per_second, v) for row in frame.itertuples() for v in np.linspace(row.low, row.high, 12)]
-    place_labels(axes, [Label(x, y, wrapped(name, 30)) for x, y, name in marks], taken)
+    place_labels(axes, [Label(x, y, wrapped(name, 30)) for x, y, name in marks], _along_whiskers(frame))
     return figure

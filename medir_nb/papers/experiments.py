@@ -47,16 +47,24 @@ def scores_by_system(scores: list[Scores]) -> dict[tuple, Scores]:
     return {(score.task.name, _spelling(score.system)): score for score in scores}
 
 
-def baseline_pairs(scores: list[Scores], baseline: str | Callable) -> list[tuple[Scores, Scores]]:
-    "(baseline, score) of each score whose baseline, one for all or a function of its expression, has the same task."
+def baseline_pairs(
+    scores: list[Scores],
+    baseline: str | Callable,  # an expression, or a function from an expression to its baseline ('': none)
+) -> list[tuple[Scores, Scores]]:
+    "(baseline, score) for each score whose baseline was measured on the same task."
     measured, pairs = scores_by_system(scores), []
     for score in scores:
         name = baseline(score.system) if callable(baseline) else baseline
         plain = measured.get((score.task.name, _spelling(name))) if name else None
-        pairs += [(plain, score)] if plain is not None and plain is not score else []
+        if plain is not None and plain is not score:
+            pairs.append((plain, score))
     return pairs
 
 # %% ../../nbs/08_papers/06_experiments.ipynb #edc7c6be
+_AGAINST = ['task', 'system', 'baseline', 'measure', 'plain', 'score', 'difference', 'low', 'high', 'p', 'wins']
+_AGAINST += ['losses', 'n']
+
+
 @checked
 def all_pairs(scores: list[Scores], measure: str | None = None) -> pd.DataFrame:
     "Every two systems of a task, corrected within the task."
@@ -74,8 +82,7 @@ def against_baseline(pairs: list[tuple[Scores, Scores]], measure: str | None = N
             means = plain.mean(c.measure), score.mean(c.measure), c.difference
             test = c.low, c.high, c.p, c.wins, c.losses, c.n_queries
             rows.append((score.task.name, score.system, plain.system, c.measure, *means, *test))
-    columns = 'task system baseline measure plain score difference low high p wins losses n'.split()
-    frame = pd.DataFrame(rows, columns=columns)
+    frame = pd.DataFrame(rows, columns=_AGAINST)
     return frame.assign(p_holm=holm(frame.p) if rows else [])
 
 # %% ../../nbs/08_papers/06_experiments.ipynb #5da0b10a
@@ -87,7 +94,8 @@ def by_label(
     name: str = 'label',  # what the labels are
 ) -> pd.DataFrame:
     "Scores by the label of a query: a row a label, a column a system; without rows where no task has labels."
-    rows, about = [], ['task', name, 'queries', 'of']
+    about = ['task', name, 'queries', 'of']
+    rows = []
     for score in scores:
         labels, values = pd.Series(score.task.labels, dtype=object), score.values(measure)
         groups = {label: part for label, part in values.groupby(values.index.map(labels)) if len(part) >= least}
@@ -179,15 +187,18 @@ def _statistics(scores: list[Scores], columns: dict) -> pd.DataFrame:
     return pd.DataFrame(records)
 
 
+_GAINS = ['panel', 'row', 'column', 'plain', 'score', 'difference', 'low', 'high', 'p', 'wins', 'losses', 'n']
+
+
 def gain_rows(
     run: Experiment,  # with a baseline
     row: Callable,  # from an expression to the name of what it adds
     column: Callable,  # from the baseline's expression to its name
 ) -> pd.DataFrame:
     "The tests of an experiment as the rows of a figure of gains."
-    tests, columns = run.tests, 'panel row column plain score difference low high p wins losses n'.split()
+    tests = run.tests
     named = tests.assign(panel=tests.task, row=tests.system.map(row), column=tests.baseline.map(column))
-    return named[columns].assign(**{'p (Holm)': named.p_holm})
+    return named[_GAINS].assign(**{'p (Holm)': named.p_holm})
 
 # %% ../../nbs/08_papers/06_experiments.ipynb #919e7499
 def gain_verdict(
@@ -201,16 +212,28 @@ def gain_verdict(
         return neither
     return above if difference > 0 else below
 
+# %% ../../nbs/08_papers/06_experiments.ipynb #fc5e7081
+_WRITTEN = ['task', 'split', 'system', 'measure', 'value', 'low', 'high', 'n_queries', 'revision', 'dtype']
+
+
+def write_experiment(run: Experiment, folder: str | Path):
+    "Write `scores.csv`, `tests.csv` and, where something is missing, `not_run.csv`."
+    frames = {'scores': scores_table(run.scores).reindex(columns=_WRITTEN), 'tests': run.tests}
+    for name, frame in (frames | ({'not_run': run.missing()} if run.not_run else {})).items():
+        with atomic_path(Path(folder) / f'{name}.csv') as part:
+            frame.to_csv(part, index=False, lineterminator='\n')
+
 # %% ../../nbs/08_papers/06_experiments.ipynb #bed8f388
 def write_tables(
     path: str | Path,  # of the Markdown file
     parts: dict,  # heading → a ledger, a frame (4 decimals), or Markdown
 ) -> Path:
     "Write tables under headings into one Markdown file; what ledgers compared, also into a `_cells.json`."
-    texts, path = [], Path(path)
+    texts = []
     for heading, part in parts.items():
         told = to_markdown(part) if isinstance(part, pd.DataFrame) else part
         texts.append(f'# {heading}\n\n{part.to_markdown() if isinstance(part, Ledger) else told}')
+    path = Path(path)
     path.write_text('\n\n'.join(texts), encoding='utf-8')
     if ledgers := [part for part in parts.values() if isinstance(part, Ledger)]:
         cells = [cell for ledger in ledgers for cell in ledger.compared()]
@@ -248,11 +271,8 @@ def experiment(
         print(f'{system} on {task}: not run: {why}')
     about = {'precision': dtype or "each row's own", 'machine': machine(), 'versions': versions()}
     run = Experiment(scores, not_run, tuple(paper_tasks), baseline, measure, about)
-    columns = 'task split system measure value low high n_queries revision dtype'.split()
-    frames = {'scores': scores_table(scores).reindex(columns=columns), 'tests': run.tests} if folder else {}
-    for name, frame in (frames | ({'not_run': run.missing()} if folder and not_run else {})).items():
-        with atomic_path(Path(folder) / f'{name}.csv') as part:
-            frame.to_csv(part, index=False, lineterminator='\n')
+    if folder:
+        write_experiment(run, folder)
     return run
 
 # %% ../../nbs/08_papers/06_experiments.ipynb #cf2dd8ea

@@ -41,18 +41,28 @@ def _encoder_of(expression: str) -> dict:
     return {} if row.get('checkpoint') else row
 
 # %% ../../nbs/08_papers/03_independent.ipynb #ccf7547d
+def _revision_difference(row: dict, task: str, found) -> tuple[int, str]:
+    "How far a result's commits are from the rows of model and task, and those that differ, in words."
+    pairs = [
+        ('model', row.get('revision', ''), found.model_revision),
+        ('data', registry('tasks')[task].get('revision', ''), found.data_revision),
+    ]
+    known = [pair for pair in pairs if all(re.fullmatch('[0-9a-f]{40}', f'{commit}') for commit in pair[1:])]
+    differing = [f'{what} at {there[:7]}, here {here[:7]}' for what, here, there in known if here != there]
+    return 3 * len(differing) + len(pairs) - len(known), ', '.join(differing)
+
+
 def _nearest_result(row: dict, task: str, measure: str, results: dict):
-    "The result of a model on a task that is nearest in its commits, with what differs in words; None without one."
-    ordered = []
-    for result in results.get((row.get('hub'), task, measure), ()):
-        models = 'model', row.get('revision', ''), result.model_revision
-        pairs = models, ('data', registry('tasks')[task].get('revision', ''), result.data_revision)
-        known = [pair for pair in pairs if all(re.fullmatch('[0-9a-f]{40}', f'{commit}') for commit in pair[1:])]
-        differing = [f'{what} at {there[:7]}, here {here[:7]}' for what, here, there in known if here != there]
-        ordered.append((3 * len(differing) + len(pairs) - len(known), ', '.join(differing), result))
-    return min(ordered, key=lambda found: found[0])[1:] if ordered else None
+    "The result of a model on a task that is nearest in its commits, with what differs; None without one."
+    found = results.get((row.get('hub'), task, measure), ())
+    ordered = sorted(((*_revision_difference(row, task, result), result) for result in found), key=lambda f: f[0])
+    return ordered[0][1:] if ordered else None
 
 # %% ../../nbs/08_papers/03_independent.ipynb #80a5a1a9
+_NEAR = 0.005  # of a measure from 0 to 1, as in `verdicts`
+_ROUNDING = 1e-9  # of sums of floats
+
+
 def independent_verdict(
     printed: float,  # from 0 to 1, as `independent`
     half_unit: float,  # of the last printed digit
@@ -63,21 +73,25 @@ def independent_verdict(
     "The verdict on a printed number and an independent one."
     if source.startswith('embeddings-benchmark/'):
         return 'same run'
-    difference, rounding = abs(independent - printed), 1e-9  # of sums of floats
-    said = 'near' if difference <= 0.005 + rounding else 'differs'  # 0.005 as in `verdicts`
-    if difference <= half_unit + rounding:
+    difference = abs(independent - printed)
+    said = 'near' if difference <= _NEAR + _ROUNDING else 'differs'
+    if difference <= half_unit + _ROUNDING:
         said = 'confirmed'
     return f'other revision: {said}, {differing}' if differing else said
 
 # %% ../../nbs/08_papers/03_independent.ipynb #02155c9e
+def _parts(cell) -> list[tuple[str, str]]:
+    "The tasks and measures that a cell is the mean of: one, or those of a printed mean."
+    if task := none_if_missing(cell.task):
+        return [(task, cell.measure)]
+    tasks = registry('tasks')
+    whole = none_if_missing(cell.measure)
+    return [(name, tasks[name]['measures'][0] if whole == 'mean' else whole) for name in averaged_tasks(cell)]
+
+
 def _second_number(cell, row: dict, results: dict) -> dict:
     "The independent value of a cell, by the model of `row`, with verdict and source; empty where there is none."
-    task, whole, tasks = none_if_missing(cell.task), none_if_missing(cell.measure), registry('tasks')
-    parts = [(task, whole)]
-    if not task:  # a printed mean, or what is none
-        own = whole == 'mean'  # of tasks of several measures
-        parts = [(name, tasks[name]['measures'][0] if own else whole) for name in averaged_tasks(cell)]
-    found = [_nearest_result(row, *part, results) for part in parts] if row else []
+    found = [_nearest_result(row, task, measure, results) for task, measure in _parts(cell)] if row else []
     if not found or None in found or none_if_missing(cell.value) is None:
         return {}
     value = sum(result.value for _, result in found) / len(found)
@@ -126,6 +140,10 @@ def second_ranking(
     return table.assign(**{'second numbers': second.groupby('system').replaced.sum()}).sort_values('printed rank')
 
 # %% ../../nbs/08_papers/03_independent.ipynb #09b5b478
+def _kendall(a: pd.DataFrame, b: pd.DataFrame) -> float:
+    return a.mean(axis=1).corr(b.mean(axis=1), method='kendall')
+
+
 def ranking_agreement(
     cells: pd.DataFrame,  # as for `second_ranking`
     draws: int = 1000,  # of the tasks, with replacement
@@ -134,9 +152,8 @@ def ranking_agreement(
     "Kendall's τ between the rankings by printed and by second numbers, with its 95 % interval over draws of tasks."
     cells = cells[cells.task.notna()]
     tables = [_by_task(cells), _by_task(in_place_of_printed(cells))]
-    many = tables[0].shape[1]
-    chosen = [np.arange(many), *np.random.default_rng(seed).integers(many, size=(draws, many))]
-    means = ([table.iloc[:, tasks].mean(axis=1) for table in tables] for tasks in chosen)
-    tau, *drawn = [printed.corr(second, method='kendall') for printed, second in means]
+    random = np.random.default_rng(seed)
+    chosen = random.integers(tables[0].shape[1], size=(draws, tables[0].shape[1]))
+    drawn = [_kendall(*(table.iloc[:, tasks] for table in tables)) for tasks in chosen]
     low, high = np.percentile(drawn, [2.5, 97.5])
-    return {'tau': tau, 'low': low, 'high': high}
+    return {'tau': _kendall(*tables), 'low': low, 'high': high}

@@ -70,6 +70,18 @@ def mark_notes(paper: str, labels: list[str]) -> list[str]:
     return [f'{mark} {meaning}' for mark, meaning in marks.items() if any(mark in label for label in labels)]
 
 # %% ../../nbs/08_papers/00_papers.ipynb #04ac57ab
+def _called(paper: str) -> dict[str, str]:
+    "The paper's short names of retrievers, models and rerankers → what a reader calls them."
+    models, called = registry('models'), {}
+    for expression, names in registry('systems').get(paper, {}).items():
+        row = models.get(expression.partition('(')[0], {})
+        called[names[0]] = names[-1] if len(names) > 1 else row.get('label', names[0])
+    for rows in ('llms', 'rerankers'):
+        for row in registry(rows).values():
+            called |= {name: row['label'].partition(' (')[0] for name in row.get('published_as') or ()}
+    return called | paper_row(paper).get('names', {})
+
+
 _PRINTED = re.compile(r'(?:([\w-]+)\(([^)]+)\)\+)?([^>@]+)(?:>([^@]+)@(\d+))?')
 
 
@@ -78,15 +90,9 @@ def long_name(
     paper: str = 'r2med',
 ) -> str:
     "A system of a paper's result files as a reader calls it."
-    models, called, parts = registry('models'), {}, _PRINTED.fullmatch(name)
+    called, parts = _called(paper), _PRINTED.fullmatch(name)
     if not parts:
         return name
-    for expression, names in registry('systems').get(paper, {}).items():
-        row = models.get(expression.partition('(')[0], {})
-        called[names[0]] = names[-1] if len(names) > 1 else row.get('label', names[0])
-    for row in [*registry('llms').values(), *registry('rerankers').values()]:
-        called |= {name: row['label'].partition(' (')[0] for name in row.get('published_as') or ()}
-    called |= paper_row(paper).get('names', {})
     method, writer, retriever, reranker, depth = (called.get(part, part) for part in parts.groups())
     text = f' + {method}, {writer}' if method else ''
     return f'{retriever}{text}' + (f' > {reranker} @ {depth}' if reranker else '')
@@ -100,7 +106,8 @@ def _read_cells(file: Path, changed: int) -> pd.DataFrame:
     "The printed cells of the paper that the file is named after."
     with boundary('it does not read as published cells', file, 'see registry/published/README.md'):
         names = pd.read_csv(file, nrows=0).columns
-        kinds, empty = {name: _NUMBERS.get(name, 'str') for name in names}, {n: [''] for n in names if n != 'text'}
+        kinds = {name: _NUMBERS.get(name, 'str') for name in names}
+        empty = {name: [''] for name in names if name != 'text'}
         cells = pd.read_csv(file, dtype=kinds, keep_default_na=False, na_values=empty)
     return cells.assign(paper=file.stem)[['paper', *names]]
 
@@ -111,27 +118,36 @@ def registry_tables(name: str) -> list[Path]:
     registries += [Path(overlay)] if (overlay := os.environ.get('MEDIR_REGISTRY')) else []
     return list({file.stem: file for folder in registries for file in sorted((folder / name).glob('*.csv'))}.values())
 
-# %% ../../nbs/08_papers/00_papers.ipynb #0fdb978b
-def typed_cells(paper: str, table: str) -> list[dict]:
-    "Cells of a table whose numbers stand in `papers.yaml`: a mapping a cell, with the columns of `published`."
-    row, where, cells, columns = paper_row(paper)['tables'][table], f'{paper} {table} in papers.yaml', [], []
-    names, tasks, known = row.get('columns') or [], registry('tasks'), [*registry('tasks'), *means_of(paper)]
+# %% ../../nbs/08_papers/00_papers.ipynb #62f736a3
+def _typed_columns(paper: str, where: str, row: dict) -> list[dict]:
+    "Header, task and measure of each column of a typed table; a mean has no task."
+    names, tasks, means = row.get('columns') or [], registry('tasks'), means_of(paper)
     measures = row.get('measures') or [row.get('measure', 'nDCG@10')] * len(names)
     check(len(measures) == len(names), f'{len(measures)} measures for {len(names)} columns', where, 'name one a column')
+    columns = []
     for name, measure in zip(names, measures, strict=True):
+        known = [*tasks, *means]
         check(name in known, f'the column {name!r} is no task and no mean', where, nearest(name, known))
         about = {'dataset': tasks.get(name, {}).get('title', name), 'task': name if name in tasks else None}
         columns.append(about | {'metric': measure, 'measure': str(parse_measure(measure))})
+    return columns
+
+# %% ../../nbs/08_papers/00_papers.ipynb #0fdb978b
+def typed_cells(paper: str, table: str) -> list[dict]:
+    "Cells of a table whose numbers stand in `papers.yaml`: a mapping a cell, with the columns of `published`."
+    row, where, cells = paper_row(paper).get('tables', {})[table], f'{paper} {table} in papers.yaml', []
+    columns, source = _typed_columns(paper, where, row), row.get('source', f'{paper} {table}')
     for system, line in row['rows'].items():
         check(isinstance(line, str), f'{system}: {line!r} is no text', where, "write its numbers in quotes, as '32.50'")
-        texts, place = line.split(), {'paper': paper, 'table': table, 'system': system}
+        texts = line.split()
         wrong = f'{system} has {len(texts)} numbers for {len(columns)} columns'
         check(len(texts) == len(columns), wrong, where, 'write – where a cell is empty')
         for column, text in zip(columns, texts, strict=True):
             if text not in ('–', '-', '—'):  # what papers print where they have no number
                 step = 10.0 ** -len(text.partition('.')[2])
                 number = {'value': float(text), 'text': text, 'scale': int(row.get('scale', 1)), 'printed_step': step}
-                cells.append(place | {'source': row.get('source', f'{paper} {table}')} | column | number)
+                place = {'paper': paper, 'table': table, 'system': system, 'source': source}
+                cells.append(place | column | number)
     return cells
 
 # %% ../../nbs/08_papers/00_papers.ipynb #2c5f0119
@@ -160,7 +176,8 @@ def published(
             continue
         what = f'published cells have no column {column!r}'
         check(column in cells, what, 'published', nearest(column, cells.columns))
-        values, known = set(values if isinstance(values, (list, tuple, set)) else [values]), set(cells[column].dropna())
+        values = set(values if isinstance(values, (list, tuple, set)) else [values])
+        known = set(cells[column].dropna())
         for value in values - known:
             raise MedirError(f'no published cell has the {column} {value!r}', 'published', nearest(value, known))
         cells = cells[cells[column].isin(values)]
@@ -202,6 +219,19 @@ def recomputed_means(
                 rows.append((table, system, variant, printed.dataset, printed.value, recomputed, difference, agrees))
     return pd.DataFrame(rows, columns=_RECOMPUTED)
 
+# %% ../../nbs/08_papers/00_papers.ipynb #365e999b
+def _unprinted_means(row_cells: pd.DataFrame) -> pd.DataFrame:
+    "Cells for the means that a row has all tasks of and does not print, like the first one of the row."
+    value, printed, first = _value_by_task(row_cells), set(row_cells.dataset), row_cells.iloc[0].to_dict()
+    digits = max(0, -round(math.log10(first['printed_step'])))
+    own = first | {'task': None, 'source': "mean of the row's cells", 'doubt': None}
+    cells = []
+    for name, tasks in means_of(first['paper']).items():
+        if set(tasks) <= set(value.index) and name not in printed and not name.startswith('Table '):
+            mean = float(value[list(tasks)].mean())
+            cells.append(own | {'dataset': name, 'value': mean, 'text': f'{mean:.{digits}f}'})
+    return pd.DataFrame(cells, columns=row_cells.columns).astype(row_cells.dtypes)
+
 # %% ../../nbs/08_papers/00_papers.ipynb #7a5a5d10
 def with_means(
     cells: pd.DataFrame,  # of one measure
@@ -209,16 +239,7 @@ def with_means(
     "Cells and, after each row of a table, the paper's means that the row does not print; tasks in the paper's order."
     parts = []
     for (paper, *_), row_cells in cells.groupby(_ROW, sort=False, dropna=False):
-        means = means_of(paper)
-        position = {task: i for i, task in enumerate(means.get('avg', ()))}
-        ordered = row_cells.sort_values('task', key=lambda tasks, at=position: tasks.map(at), kind='stable')
-        value, printed, first, added = _value_by_task(ordered), set(ordered.dataset), ordered.iloc[0].to_dict(), []
-        digits = max(0, -round(math.log10(first['printed_step'])))
-        own = first | {'task': None, 'source': "mean of the row's cells", 'doubt': None}
-        for name, tasks in means.items():
-            if set(tasks) <= set(value.index) and name not in printed and not name.startswith('Table '):
-                mean = float(value[list(tasks)].mean())
-                added.append(own | {'dataset': name, 'value': mean, 'text': f'{mean:.{digits}f}'})
-        parts.append(ordered)
-        parts += [pd.DataFrame(added, columns=ordered.columns).astype(ordered.dtypes)] if added else []
+        position = {task: i for i, task in enumerate(means_of(paper).get('avg', ()))}
+        ordered = row_cells.sort_values('task', key=lambda tasks: tasks.map(position), kind='stable')
+        parts += [part for part in (ordered, _unprinted_means(ordered)) if len(part)]
     return pd.concat(parts, ignore_index=True)

@@ -26,19 +26,20 @@ def _row_of(system: str, size: str) -> str:
 
 def printed_speeds(paper: str = 'bmretriever', table: str = 'Table 11') -> pd.DataFrame:
     "Printed speeds, a row a system, with its registry row, dimension and parameters, and what follows from them."
-    cells, metrics, rows = published(paper, table), ['encode_docs_per_s_per_gpu', 'retrieval_latency_ms'], []
+    metrics, rows = ['encode_docs_per_s_per_gpu', 'retrieval_latency_ms'], []
+    cells = published(paper, table)
     cells = cells[cells.metric.isin(metrics)]
     check(len(cells), 'it prints no speeds', f'{paper} {table}', 'name a table with speeds')
     for (system, size), part in cells.groupby(['system', 'variant'], sort=False):
         name = _row_of(system, size)
-        row, (rate, latency) = registry('models').get(name, {}), part.set_index('metric').value.reindex(metrics)
+        row = registry('models').get(name, {})
+        rate, latency = map(float, part.set_index('metric').value.reindex(metrics))
         dimension, towers = row.get('dim') or float('nan'), 2 if row.get('document') else 1
         billions = (row.get('params') or float('nan')) / towers / 1e9  # that a document goes through
         about = {'system': printed_name(system), 'size': size, 'row': name, 'dimension': dimension}
-        about |= {'parameters, 10⁹': billions, 'documents/s': float(rate), 'latency, ms': float(latency)}
-        rows.append(
-            about | {'µs a number': 1000 * latency / dimension, 'documents/s × 10⁹ parameters': rate * billions}
-        )
+        about |= {'parameters, 10⁹': billions, 'documents/s': rate, 'latency, ms': latency}
+        derived = {'µs a number': 1000 * latency / dimension, 'documents/s × 10⁹ parameters': rate * billions}
+        rows.append(about | derived)
     return pd.DataFrame(rows)
 
 # %% ../../nbs/08_papers/07_printed.ipynb #0958ade3
@@ -79,7 +80,8 @@ def speed_caveat(
 # %% ../../nbs/08_papers/07_printed.ipynb #e316fa14
 def _part(paper: str, part: str) -> dict:
     "The cases or examples of a paper."
-    everything, what = registry('printed'), f'no cases and examples of {paper!r}'
+    everything = registry('printed')
+    what = f'no cases and examples of {paper!r}'
     check(paper in everything, what, 'printed.yaml', nearest(paper, everything))
     return everything[paper].get(part) or {}
 
@@ -119,15 +121,17 @@ def example_sizes(
         words = [len(text.split()) for text in texts]
         query, *others = [set(terms) for terms in analyze(texts, 'english', 'en')]
         missing = [None] * (2 - len(others))
-        sizes.append([row['instruction'], *words, *missing, len(query), *(len(query & o) for o in others), *missing])
+        shared = [len(query & other) for other in others]
+        sizes.append([row['instruction'], *words, *missing, len(query), *shared, *missing])
     return _sizes(sizes)
 
 
 def _sizes(rows: list) -> pd.DataFrame:
+    "Rows in the columns of `_EXAMPLE`, with whole numbers."
     return pd.DataFrame(rows, columns=_EXAMPLE).astype(dict.fromkeys(_EXAMPLE[1:], 'Int64'))
 
 
 def printed_examples(paper: str = 'bmretriever') -> pd.DataFrame:
     "The same of the examples that a paper prints, counted from its text."
     counted = ('query_words', 'positive_words', 'negative_words', 'terms', 'in_positive', 'in_negative')
-    return _sizes([[about['task'], *map(about.get, counted)] for about in _part(paper, 'examples').values()])
+    return _sizes([[about['task'], *(about[name] for name in counted)] for about in _part(paper, 'examples').values()])

@@ -32,7 +32,7 @@ def scores_figure(data):
         axes.hlines(y, part.low, part.high, color=BLUE, lw=2)
         axes.scatter(part.value, y, s=42, color=BLUE, zorder=3)
         # a system without an interval has its value alone
-        low, high = part[['low', 'value']].min(axis=None), part[['high', 'value']].max(axis=None)
+        low, high = np.nanmin([part.low.min(), part.value.min()]), np.nanmax([part.high.max(), part.value.max()])
         room = max(high - low, 0.02)
         axes.set_xlim(low - 0.06 * room, high + 0.34 * room)
         for at, value in zip(y, part.value, strict=True):
@@ -75,6 +75,16 @@ def gain_figure(data):
     return figure
 
 # %% ../../nbs/08_papers/09_score_figures.ipynb #8da3bb93
+def _rank_ticks(low: float, high: float) -> list[int]:
+    "The ranks that an axis from `low` to `high` names."
+    ticks = [*range(20, 1000, 20)]
+    if high - low < 20:
+        ticks = [1, *range(2, 1000, 2)]
+    elif high - low < 60:
+        ticks = [*range(10, 1000, 10)]
+    return [rank for rank in ticks if low <= rank <= high] or [1]
+
+
 def _draw_ranks(axes, part: pd.DataFrame, span: pd.DataFrame, colours: dict):
     "A dot and a line a system; `span` holds the best and worst rank of all systems, so that all panels have one axis."
     y, of_kind = np.arange(len(part)), part.kind.map(colours)
@@ -82,9 +92,7 @@ def _draw_ranks(axes, part: pd.DataFrame, span: pd.DataFrame, colours: dict):
     axes.scatter(part['rank'], y, s=20, c=of_kind, zorder=3, linewidths=0)
     low, high = span['min'].min(), span['max'].max()
     axes.set_xlim(low - 0.03 * (high - low) - 0.4, high + 0.03 * (high - low) + 0.4)
-    step = 2 if high - low < 20 else 10 if high - low < 60 else 20
-    ticks = [1] * (step == 2) + list(range(step, 1000, step))
-    axes.set_xticks([rank for rank in ticks if low <= rank <= high] or [1])
+    axes.set_xticks(_rank_ticks(low, high))
     axes.set_xlabel('rank')
 
 # %% ../../nbs/08_papers/09_score_figures.ipynb #4ae2e328
@@ -110,21 +118,24 @@ def ranks_figure(data):
     return figure
 
 # %% ../../nbs/08_papers/09_score_figures.ipynb #5ec0d002
+_SECOND_COLOURS = {'confirmed': BLUE, 'near': GREEN, 'differs': ORANGE, 'other revision': GREY}
+
+
 @styled_figure
 def second_figure(data):
     """Printed numbers and second ones, a panel a paper; columns paper, printed, independent (from 0 to 1), second (the
     verdict)."""
     frame = read_data(data, ['paper', 'printed', 'independent', 'second'])
-    papers, title = distinct(frame.paper), 'What others measured beside what is printed'
-    colours = {'confirmed': BLUE, 'near': GREEN, 'differs': ORANGE, 'other revision': GREY}
+    papers = distinct(frame.paper)
+    title = 'What others measured beside what is printed'
     figure, grid = panels(len(papers), 2, height=3.6, title=title, note='on the line: equal')
     for axes, paper in zip(grid, papers, strict=True):
         part = frame[frame.paper == paper]
-        ends = [part[['printed', 'independent']].agg(end).agg(end) for end in ('min', 'max')]
-        axes.plot(ends, ends, color=INK, lw=0.8)
-        axes.scatter(part.printed, part.independent, s=14, alpha=0.7, c=part.second.map(colours))
+        low, high = part[['printed', 'independent']].min().min(), part[['printed', 'independent']].max().max()
+        axes.plot([low, high], [low, high], color=INK, lw=0.8)
+        axes.scatter(part.printed, part.independent, s=14, alpha=0.7, c=part.second.map(_SECOND_COLOURS))
         axes.set(title=f'{paper}, {len(part):,} cells', xlabel='printed', ylabel='measured by others')
-    name_marks(figure, {name: {'marker': 'o', 'ls': '', 'color': c} for name, c in colours.items()})
+    name_marks(figure, {name: {'marker': 'o', 'ls': '', 'color': c} for name, c in _SECOND_COLOURS.items()})
     return figure
 
 # %% ../../nbs/08_papers/09_score_figures.ipynb #1ad5c436
@@ -228,7 +239,8 @@ def similarity_figure(data):
     systems = frame.system.nunique()
     columns = min(4 if systems == 4 else 3, systems)
     low, high = math.floor(frame.cosine.min() * 20) / 20, math.ceil(frame.cosine.max() * 20) / 20
-    title, bins = 'Cosine of query and document', np.linspace(low, high, 31)
+    title = 'Cosine of query and document'
+    bins = np.linspace(low, high, 31)
     figure, grid = panels(len(groups), columns, height=2.45, title=title, sharex=True)
     for axes, (names, part) in zip(grid, groups, strict=True):
         for kind, colour in reversed(_KINDS.items()):

@@ -74,13 +74,12 @@ def _entry(row: Row, key: ColumnKey, columns: dict[ColumnKey, Column], not_run: 
     column, printed, here = columns[key], row.cells.get(key), measured_cell(row, columns, key)
     if printed is None and here is None:
         return None
-    value, step, doubt, *second = (
-        none_if_missing(getattr(printed, n, None)) for n in ('value', 'printed_step', 'doubt', *_SECOND)
-    )
+    value, step, doubt = (none_if_missing(getattr(printed, n, None)) for n in ('value', 'printed_step', 'doubt'))
     entry = {name: getattr(row, name) for name in _OF_ROW} | key._asdict()
     entry |= {'task': column.task, 'measure': column.measure, 'scale': column.scale}
     entry |= {'published': getattr(printed, 'text', ''), 'value': value, 'printed_step': step, 'doubt': doubt}
-    entry |= {'source': getattr(printed, 'source', '')} | dict(zip(_SECOND, second, strict=True))
+    entry['source'] = getattr(printed, 'source', '')
+    entry |= {name: none_if_missing(getattr(printed, name, None)) for name in _SECOND}
     part = asdict(here or Measured())
     entry |= {'measured': part.pop('value')} | part
     for name in ('independent', 'measured', 'low', 'high'):
@@ -103,15 +102,15 @@ def _entry(row: Row, key: ColumnKey, columns: dict[ColumnKey, Column], not_run: 
 
 # %% ../../nbs/08_papers/04_table.ipynb #578be464
 # what others measured beside a printed cell, by verdict of `independent_verdict`
-
-
-# what others measured beside a printed cell, by verdict of `independent_verdict`
 _SECOND_MARKS = {'confirmed': '✓', 'near': '≈', 'differs': '≠', 'same run': '=', 'other revision': '~'}
 
 
-def cell_text(entry: dict, step: float) -> str:
+def cell_text(
+    entry: dict,  # a row of the ledger's frame
+    step: float,  # one unit of the last printed digit
+) -> str:
     "A cell: `published`, `published | measured [low, high] difference verdict`, or `measured [low, high]`."
-    digits = max(0, -round(math.log10(step)))  # `step` is one unit of the last printed digit
+    digits = max(0, -round(math.log10(step)))
     published = entry['published'] + ('†' if entry['doubt'] else '')
     if kind := (entry['independent_verdict'] or '').partition(':')[0]:
         second = '' if kind == 'confirmed' else f'{entry["independent"]:.{digits}f}'
@@ -124,8 +123,9 @@ def cell_text(entry: dict, step: float) -> str:
     measured = with_interval(value, entry['low'], entry['high'], more) if has_ends else f'{value:.{more}f}'
     if entry['difference'] is None:
         return measured
-    difference, spread = signed(entry['difference'], digits), entry['spread']
-    difference = difference if re.search('[1-9]', difference) else difference[1:]  # zero has no sign
+    spread, difference = entry['spread'], signed(entry['difference'], digits)
+    if not re.search('[1-9]', difference):  # zero has no sign
+        difference = difference[1:]
     ends = f' ({spread[0]:.{digits}f}–{spread[1]:.{digits}f})' if spread else ''
     return f'{published} | {measured} {difference} {entry["verdict"]}{ends}'
 
@@ -153,7 +153,8 @@ def _value_cell(text: str, entry: dict | None) -> str:
 # %% ../../nbs/08_papers/04_table.ipynb #4e310aa2
 def ledger_html(ledger) -> str:
     "A ledger as HTML: its table with a header a group, its notes, and what the empty cells need."
-    frame, parts, group = ledger.table().drop(columns='group'), [], ''
+    frame = ledger.table().drop(columns='group')
+    parts, group = [], ''
     for row, entries, shown in zip(ledger.rows, ledger.entries, frame.to_dict('records'), strict=True):
         if row.group != group:
             group, span = row.group, f' colspan={len(frame.columns)}'
@@ -242,7 +243,10 @@ def _compared_cells(ledger) -> list[dict]:
     return cells
 
 # %% ../../nbs/08_papers/04_table.ipynb #51b9aa02
-def slip_switches(rows: list[Row], scores) -> dict[SwitchKey, Switch]:
+def slip_switches(
+    rows: list[Row],
+    scores,  # among them those with a slip
+) -> dict[SwitchKey, Switch]:
     "What the systems of `rows` score with a slip, by cell: of several slips the one nearest to the printed number."
     switches = {}
     for row in rows:
@@ -256,11 +260,13 @@ def slip_switches(rows: list[Row], scores) -> dict[SwitchKey, Switch]:
         for score in [s for s in others if s.system in names and not task_reason(s.task)]:
             for measured in score.rows():
                 key = SwitchKey(str(system), score.task.name, measured['measure'])
-                if (value := printed.get(key[1:])) is not None:
-                    found = Switch(names[score.system], measured['value'])
-                    switches[key] = min(
-                        switches.get(key, found), found, key=lambda s, value=value: abs(s.value - value)
-                    )
+                value = printed.get(key[1:])
+                if value is None:
+                    continue
+                found = Switch(names[score.system], measured['value'])
+                known = switches.get(key)
+                if known is None or abs(found.value - value) < abs(known.value - value):
+                    switches[key] = found
     return switches
 
 # %% ../../nbs/08_papers/04_table.ipynb #f12a17f5
@@ -316,7 +322,8 @@ def setting_switches(
     setting: str,  # of an encoder, as `autocast`
 ) -> dict[SwitchKey, Switch]:
     "`switches` for a `Ledger` of `cells`: what their systems score with `setting` and nothing else put over the row."
-    rows, printed = set(map(printed_expression, cells.itertuples())), set(zip(cells.task, cells.measure, strict=True))
+    rows = set(map(printed_expression, cells.itertuples()))
+    printed = set(zip(cells.task, cells.measure, strict=True))
     switches = {}
     for score in scores:
         system = system_or_none(score.system)

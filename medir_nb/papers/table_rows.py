@@ -34,6 +34,22 @@ def _registry_names(rows: str) -> dict[str, str]:
     "A printed name → the registry row that lists it."
     return {printed: name for name, row in registry(rows).items() for printed in row.get('published_as') or ()}
 
+
+def _printed_retriever(cell) -> str:
+    "The expression of a cell's first stage: the paper's own, else the registry row."
+    printed = none_if_missing(cell.retriever) or cell.system
+    in_paper = {name: e for e, names in registry('systems').get(cell.paper, {}).items() for name in names}
+    own = in_paper.get(f'{cell.table} {printed}') or in_paper.get(printed)
+    return own or _registry_names('models').get(printed, '')
+
+
+def _on_leaderboard(llm: str) -> tuple[str, str | None]:
+    "The registry name and the method of what a leaderboard calls `llm`; as it is where no row is called so."
+    for name, row in registry('llms').items():
+        if llm in row.get('leaderboard', {}):
+            return name, row['leaderboard'][llm]
+    return llm, None
+
 # %% ../../nbs/08_papers/02_table_rows.ipynb #e9ee1077
 def _printed_reranker(printed: str, depth) -> str:
     "What stands behind a retriever for a printed reranker; '' where no row is called so."
@@ -46,14 +62,10 @@ def _printed_reranker(printed: str, depth) -> str:
 
 def printed_expression(cell) -> str:
     "The expression of a published cell's system, expansion and reranker included; '' where no row has it."
-    printed, method, llm, reranker = map(none_if_missing, (cell.retriever, cell.method, cell.llm, cell.reranker))
-    printed = printed or cell.system
-    in_paper = {name: e for e, names in registry('systems').get(cell.paper, {}).items() for name in names}
-    expression = in_paper.get(f'{cell.table} {printed}') or in_paper.get(printed)  # the paper's own
-    expression = expression or _registry_names('models').get(printed, '')
-    if llm and not method:  # as a leaderboard calls it
-        boards = ((name, row.get('leaderboard', {})) for name, row in registry('llms').items())
-        llm, method = next(((name, board[llm]) for name, board in boards if llm in board), (llm, None))
+    expression = _printed_retriever(cell)
+    method, llm, reranker = map(none_if_missing, (cell.method, cell.llm, cell.reranker))
+    if llm and not method:
+        llm, method = _on_leaderboard(llm)
     if llm:
         writer = _registry_names('llms').get(llm, llm)
         is_known = expression and method in registry('methods')
@@ -151,12 +163,28 @@ def is_bm25(row: Row) -> bool:
     "Whether a row is what a paper calls BM25, whichever it ran: a retriever of ours without a model."
     return printed_name(row.system).lower() in RETRIEVERS
 
+
+def _label(first, is_variant_shown: bool) -> str:
+    "The label of a printed row: its name with the reranker's depth, or with its variant."
+    depth, name = none_if_missing(first.depth), printed_name(first.system)
+    if depth:
+        return f'{name}@{int(depth)}'
+    return f'{name} {first.variant}' if is_variant_shown else name
+
 # %% ../../nbs/08_papers/02_table_rows.ipynb #5c5b36d2
 class PrintedName(NamedTuple):
     "A row of a table whose systems have several variants."
 
     system: str
     variant: str
+
+
+def _given_expressions(first, systems: dict) -> tuple:
+    "The parsed expressions of a printed row: those that are given, else the registry's."
+    given = systems.get((first.system, first.variant), systems.get(first.system))
+    named = printed_expression(first) if given is None else given
+    names = [named] if isinstance(named, str) else named
+    return tuple(parse(name, runnable=False) for name in names if name)
 
 # %% ../../nbs/08_papers/02_table_rows.ipynb #2ddebe74
 def printed_rows(cells: pd.DataFrame, systems: dict[str | PrintedName, str | list[str]]) -> list[Row]:
@@ -166,21 +194,20 @@ def printed_rows(cells: pd.DataFrame, systems: dict[str | PrintedName, str | lis
         raise MedirError(f'no published row is called {name!r}', 'Ledger systems', fix)
     scored, rows = cells[cells.measure.notna()], []
     variants = scored.drop_duplicates(['system', 'variant']).groupby('system').size()
-    for place, row_cells in scored.groupby(['paper', 'table', 'system', 'variant'], sort=False, dropna=False):
-        first, (paper, table, system, variant) = next(row_cells.itertuples()), place
-        label, depth = printed_name(system), none_if_missing(first.depth)
-        if depth:
-            label += f'@{int(depth)}'
-        elif variants[system] > 1 and scored.table.nunique() == 1:
-            label += f' {first.variant}'
-        given = systems.get((system, variant), systems.get(system))
-        named = printed_expression(first) if given is None else given
-        names = [named] if isinstance(named, str) else named
-        row = Row(none_if_missing(first.group) or '', system, none_if_missing(variant) or '', label)
-        same_row = (cells.table == table) & (cells.system == system) & (cells.variant == variant)
-        row.size, row.paper, row.table = ''.join(cells[same_row & (cells.metric == 'params')].text[:1]), paper, table
-        row.systems = tuple(parse(name, runnable=False) for name in names if name)
-        row.cells = {ColumnKey(cell.dataset, cell.metric): cell for cell in row_cells.itertuples()}
+    for _, row_cells in scored.groupby(['paper', 'table', 'system', 'variant'], sort=False, dropna=False):
+        first = next(row_cells.itertuples())
+        same_row = (cells.table == first.table) & (cells.system == first.system) & (cells.variant == first.variant)
+        row = Row(
+            group=none_if_missing(first.group) or '',
+            system=first.system,
+            variant=none_if_missing(first.variant) or '',
+            label=_label(first, variants[first.system] > 1 and scored.table.nunique() == 1),
+            size=''.join(cells[same_row & (cells.metric == 'params')].text[:1]),
+            paper=first.paper,
+            table=first.table,
+            systems=_given_expressions(first, systems),
+            cells={ColumnKey(cell.dataset, cell.metric): cell for cell in row_cells.itertuples()},
+        )
         rows.append(row)
     return rows
 
@@ -222,13 +249,19 @@ def matching_row(score, rows: list[Row]) -> tuple[Row | None, str]:
 ABSENT = 'the paper has no such system'
 
 
+def _without_seed(label: str) -> str:
+    return re.sub(r',?seed=\d+', '', label)
+
+
 def _row_apart(score, rows: list[Row], beside: Row | None, why: str) -> Row:
     "The row for scores that stand apart for this reason: below the row `beside`, or at the end."
-    group, seedless = beside.group if beside else 'not in the paper', re.sub(r',?seed=\d+', '', score.label)
+    group = beside.group if beside else 'not in the paper'
     for row in rows:
-        is_same_label = re.sub(r',?seed=\d+', '', row.label) == seedless
-        if (row.apart, row.group, row.beside) == (why, group, beside) and is_same_label:
-            row.label = row.label if row.label == score.label else seedless
+        if (row.apart, row.group, row.beside) != (why, group, beside):
+            continue
+        if _without_seed(row.label) == _without_seed(score.label):
+            if row.label != score.label:
+                row.label = _without_seed(row.label)
             return row
     size = beside.size if beside else registry('models').get(score.system, {}).get('size', '')
     paper, table = rows[0].paper, rows[0].table
@@ -254,8 +287,12 @@ def _place(score, rows: list[Row], columns: dict[ColumnKey, Column]):
         row.scores.setdefault(key, []).append(score)
 
 # %% ../../nbs/08_papers/02_table_rows.ipynb #3d40c64e
-def join_scores(cells: pd.DataFrame, scores, systems: dict) -> tuple[dict[ColumnKey, Column], list[Row]]:
-    "Columns, and rows with their scores, those apart in the order of scores; tasks that the table lacks are left out."
+def join_scores(
+    cells: pd.DataFrame,  # published
+    scores,  # measured, in the order in which rows apart shall stand
+    systems: dict,  # what runs a printed row, where the registry does not know
+) -> tuple[dict[ColumnKey, Column], list[Row]]:
+    "Columns, and rows with their scores; scores on tasks that the table lacks are left aside."
     scored = cells[cells.measure.notna()]
     check(len(scored), 'no published scores among these cells', 'Ledger', 'choose them with published(paper, table)')
     columns, rows = printed_columns(scored), printed_rows(cells, systems)
@@ -264,19 +301,26 @@ def join_scores(cells: pd.DataFrame, scores, systems: dict) -> tuple[dict[Column
     return columns, rows
 
 # %% ../../nbs/08_papers/02_table_rows.ipynb #0a5b91dc
-def score_draws(score, measure: str, seed: int, n: int = 1000) -> np.ndarray:
-    "Bootstrap draws of one score on one task, from 0 to 1; of a correlation NaN where a draw is constant."
-    if measure not in PAIR_MEASURES:
-        values = score.values(measure)
-        return resampled_means(values.to_numpy(float), score.groups(values.index), n, seed)
+def _correlation_draws(score, measure: str, seed: int, n: int) -> np.ndarray:
+    "Bootstrap draws of a rank or linear correlation over sentence pairs; NaN where a draw is constant."
     from scipy.stats import pearsonr, spearmanr
 
-    correlate, values = spearmanr if measure == 'Spearman' else pearsonr, []
+    correlate = spearmanr if measure == 'Spearman' else pearsonr
     predicted, gold = np.asarray(score.pair_scores, float), score.task.pairs.score.to_numpy(float)
-    for i in np.random.default_rng(seed).integers(0, len(predicted), (n, len(predicted))):
+    draws = np.random.default_rng(seed).integers(0, len(predicted), (n, len(predicted)))
+    values = []
+    for i in draws:
         varies = np.ptp(predicted[i]) and np.ptp(gold[i])
         values.append(correlate(predicted[i], gold[i]).statistic if varies else np.nan)
     return np.array(values)
+
+
+def score_draws(score, measure: str, seed: int, n: int = 1000) -> np.ndarray:
+    "Bootstrap draws of one score on one task, from 0 to 1."
+    if measure in PAIR_MEASURES:
+        return _correlation_draws(score, measure, seed, n)
+    values = score.values(measure)
+    return resampled_means(values.to_numpy(float), score.groups(values.index), n, seed)
 
 # %% ../../nbs/08_papers/02_table_rows.ipynb #3320cd22
 @dataclass(frozen=True)
@@ -292,6 +336,15 @@ class Measured:
     n_queries: int | None = None
 
 # %% ../../nbs/08_papers/02_table_rows.ipynb #c04248db
+def _over_seeds(rows: list[dict]) -> Measured:
+    "One cell of the measured rows of its seeds."
+    values, about = [row['value'] for row in rows], {k: rows[0][k] for k in ('revision', 'dtype', 'n_queries')}
+    value = float(np.mean(values))
+    if min(values) == max(values):
+        return Measured(value, rows[0]['low'], rows[0]['high'], **about)
+    return Measured(value, spread=(min(values), max(values)), **about)
+
+
 def _over_tasks(row: Row, columns: dict[ColumnKey, Column], mean: Column) -> Measured | None:
     "A mean over tasks; None unless all of them are measured."
     fitting = {c.task: key for key, c in reversed(columns.items()) if c.task and mean.measure in ('mean', c.measure)}
@@ -307,17 +360,12 @@ def _over_tasks(row: Row, columns: dict[ColumnKey, Column], mean: Column) -> Mea
 
 
 def measured_cell(row: Row, columns: dict[ColumnKey, Column], key: ColumnKey) -> Measured | None:
-    "What was measured in one cell, a mean over its seeds; None where nothing was."
+    "What was measured in one cell; None where nothing was."
     column = columns[key]
     if column.parts:
         return _over_tasks(row, columns, column)
     rows = [r for score in row.scores.get(key, ()) for r in score.rows() if r['measure'] == column.measure]
-    if not rows:
-        return None
-    values, about = [r['value'] for r in rows], {k: rows[0][k] for k in ('revision', 'dtype', 'n_queries')}
-    is_one = min(values) == max(values)
-    ends = {k: rows[0][k] for k in ('low', 'high')} if is_one else {'spread': (min(values), max(values))}
-    return Measured(float(np.mean(values)), **ends, **about)
+    return _over_seeds(rows) if rows else None
 
 # %% ../../nbs/08_papers/02_table_rows.ipynb #41fa03af
 def is_generated(row: Row) -> bool:

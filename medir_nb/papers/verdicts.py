@@ -104,11 +104,13 @@ def written_anew(system, expected) -> str:
     return '; '.join(filter(None, (unpublished(system) or writer, trained_here(expected))))
 
 # %% ../../nbs/08_papers/01_verdicts.ipynb #f5e1b9f6
+_JOINING = ('n', 'fusion', 'repeat', 'weight', 'hypothetical')
+
+
 def joined_alike(a: System, b: System) -> bool:
     "Whether two expansions join as many texts to the query by the same rule."
-    joining = {'n', 'fusion', 'repeat', 'weight', 'hypothetical'}
-    first, second = ([pair for pair in system.expansion[2] if pair[0] in joining] for system in (a, b))
-    return dict(first) == dict(second)
+    rules = [{name: value for name, value in system.expansion[2] if name in _JOINING} for system in (a, b)]
+    return rules[0] == rules[1]
 
 # %% ../../nbs/08_papers/01_verdicts.ipynb #0090f592
 def _expected_dtype(system: System) -> str:

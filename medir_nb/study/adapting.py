@@ -43,11 +43,11 @@ def answers_of(task: Task, query_ids) -> set[str]:
 
 def split_queries(task: Task, share: float, seed: int) -> tuple[list[str], list[str]]:
     "Ids of the queries to train on, and of those held out, by id and seed alone, of those with a relevant document."
-    answered, sides = set(task.qrels[task.qrels.relevance > 0].query_id), ([], [])
-    for query_id in (str(query_id) for query_id in task.queries.ids if query_id in answered):
-        sides[int(fingerprint(seed, query_id)[:12], 16) < share * 16**12].append(query_id)
-    train, held = sides
-    many = counted(len(train) + len(held), 'query', 'queries')
+    answered = set(task.qrels[task.qrels.relevance > 0].query_id)
+    ids = [query_id for query_id in map(str, task.queries.ids) if query_id in answered]
+    held = [query_id for query_id in ids if int(fingerprint(seed, query_id)[:12], 16) < share * 16**12]
+    train = [query_id for query_id in ids if query_id not in set(held)]
+    many = counted(len(ids), 'query', 'queries')
     what = f'{many} cannot be split: {len(train)} to train on, {len(held)} to measure on'
     check(train and held, what, task.name, _MORE_QUERIES)
     return train, held
@@ -96,7 +96,7 @@ class Examples:
 # %% ../../nbs/09_study/06_adapting.ipynb #89e2f908
 def query_examples(walk: StudyFolder) -> Examples:
     "Synthetic queries to train on; held out are people's labels, or a fifth of the synthetic queries."
-    tasks, name = study_tasks(walk), walk.settings.name
+    tasks = study_tasks(walk)
     check('synthetic' in tasks, 'there are no synthetic queries', walk.folder, 'medir study queries makes them')
     synthetic, kind = tasks['synthetic'], 'people' if 'people' in tasks else 'synthetic'
     train, held = split_queries(synthetic, 0.2, walk.settings.seed)
@@ -107,7 +107,7 @@ def query_examples(walk: StudyFolder) -> Examples:
     what = f'people judged all {len(queries):,} synthetic queries, and a judged one is not trained on'
     check(train, what, walk.folder, 'write more: medir study queries with a larger --sample or more --minutes')
     rows = [{'id': q, 'text': queries.text(q), 'doc': texts.text(source[q]), 'document': source[q]} for q in train]
-    rows, stayed = without_answers(rows, answers_of(held_out, held_out.queries.ids), name)
+    rows, stayed = without_answers(rows, answers_of(held_out, held_out.queries.ids), walk.settings.name)
     counts = {'queries': len(rows), 'held out': len(held_out.queries), 'shared documents': stayed}
     return Examples(rows, None, held_out, kind, [row['id'] for row in rows], counts)
 
@@ -137,8 +137,14 @@ class Pace:
     steps: int  # that were timed
 
 
-def measure_pace(train: Callable[..., Trained], steps: int = 5) -> Pace:
-    "The pace of a training, by a few steps of it that are thrown away; the first is left out, since it warms all up."
+_TIMED = 5  # steps; the first is left out, since it warms everything up
+
+
+def measure_pace(
+    train: Callable,  # takes output and max_steps, and gives a `Trained`
+    steps: int = _TIMED,
+) -> Pace:
+    "The pace of a training, by a few steps of it that are thrown away."
     folder = Path(tempfile.mkdtemp(prefix='medir-pace-'))
     start = time.perf_counter()
     try:
@@ -248,6 +254,18 @@ def prepare_labels(walk: StudyFolder, model: str, limits: dict, **_) -> _Prepare
 _TIMED_ROWS, _WRITING, _TUNING = 4, 0.33, 0.2  # rows; shares of the budget
 _SAMPLING = {'max_tokens': 64}
 
+
+def _rows_in_time(rows: list[dict], llm: str, minutes: float, language: str) -> list[dict]:
+    "As many rows as the language model writes for in its share of the budget: twice before and once after its tuning."
+    start = time.perf_counter()
+    some = rows[:_TIMED_ROWS]
+    candidates(some, llm, 2, language, sampling=_SAMPLING)
+    each = (time.perf_counter() - start) / len(some)
+    many = int(minutes * 60 * _WRITING / max(1.5 * each, 1e-3))
+    of_all = f'{min(many, len(rows)):,} of {counted(len(rows), "query", "queries")}'
+    note(f'{llm} writes for {of_all} ({each:.1f} s each)')
+    return rows[: max(many, 2 * _TIMED_ROWS)]
+
 # %% ../../nbs/09_study/06_adapting.ipynb #2317303b
 def _tuned_writer(walk: StudyFolder, chosen: Mined, llm: str, minutes: float) -> str:
     "The generator after its steps."
@@ -262,21 +280,15 @@ def _tuned_writer(walk: StudyFolder, chosen: Mined, llm: str, minutes: float) ->
 def _prepare_slhyde(walk: StudyFolder, model: str, limits: dict, llm: str, minutes: float) -> _Prepared:
     "The self-learning loop of AutoMIR: candidates, selection, a tuned generator, and what it writes."
     check(llm, 'sl-hyde needs a language model', 'medir study adapt', 'name one with --llm, such as smollm2')
-    base, language = prepare_queries(walk, model, limits), walk.settings.language
-    examples, start = base.examples, time.perf_counter()
-    some = examples.rows[:_TIMED_ROWS]
-    candidates(some, llm, 2, language, sampling=_SAMPLING)
-    each = (time.perf_counter() - start) / len(some)
-    many = int(minutes * 60 * _WRITING / max(1.5 * each, 1e-3))  # it writes twice before and once after its tuning
-    of_all = f'{min(many, len(examples.rows)):,} of {counted(len(examples.rows), "query", "queries")}'
-    note(f'{llm} writes for {of_all} ({each:.1f} s each)')
-    rows = examples.rows[: max(many, 2 * _TIMED_ROWS)]
+    base = prepare_queries(walk, model, limits)
+    language, examples = walk.settings.language, base.examples
+    rows = _rows_in_time(examples.rows, llm, minutes, language)
     chosen = select(candidates(rows, llm, 2, language=language, sampling=_SAMPLING), model, language=language)
     writer = _tuned_writer(walk, chosen, llm, minutes)
     written = hypothesize(rows, writer, settings=_SAMPLING, language=language)
     pairs = hard_negatives(written.rows, model, _NEGATIVES, _window(len(examples.held_out.corpus)), language=language)
-    examples = replace(examples, trained_on=[row['id'] for row in rows])
-    return _Prepared(pairs, examples, base.facts | written.stats, writer)
+    trained_on = [row['id'] for row in rows]
+    return _Prepared(pairs, replace(examples, trained_on=trained_on), base.facts | written.stats, writer)
 
 # %% ../../nbs/09_study/06_adapting.ipynb #b00764a5
 _METHODS: dict[str, Callable] = {'queries': prepare_queries, 'labels': prepare_labels, 'sl-hyde': _prepare_slhyde}
@@ -302,7 +314,15 @@ def measuring_seconds(model: str, held_out, public: list, seeds: int) -> float:
     return (1 + 2 * seeds) * seconds(held_out) + 2 * sum(map(seconds, public))
 
 # %% ../../nbs/09_study/06_adapting.ipynb #9322f077
-def _train_in_budget(walk, method: str, model: str, prepared: _Prepared, minutes: float, spent: float, public: list):
+def _train_in_budget(
+    walk: StudyFolder,
+    method: str,
+    model: str,
+    prepared: _Prepared,
+    minutes: float,
+    spent: float,  # seconds until now
+    public: list,  # tasks on which the towers are measured beside the held-out one
+) -> tuple[dict[int, dict[bool, Trained]], Budget]:
     "Seed → whether it is the control → its training, as many whole seeds as the minutes allow; and the budget."
     rows = prepared.pairs.rows
     settings = training_settings(model, len(rows)) | {'hypothetical': bool(prepared.writer)}
@@ -320,7 +340,8 @@ def _train_in_budget(walk, method: str, model: str, prepared: _Prepared, minutes
 
     key = fingerprint('adapt', 1, rows, settings, minutes)
     budget = kept_budget(walk.path(f'adapt/{method}-{slug(model)}.json'), key, planned)
-    used, trained, stem = budget.spent, {}, slug(f'{walk.settings.name}-{method}-{model}', 40)
+    used, trained = budget.spent, {}
+    stem = slug(f'{walk.settings.name}-{method}-{model}', 40)
     for seed in budget.seeds:
         seconds = max((one.seconds for both in trained.values() for one in both.values()), default=0)
         if used + 2 * seconds > 60 * minutes:
@@ -358,6 +379,17 @@ def side_by_side_table(scores: dict[str, list[Scores]], named: dict[str, list[st
     return rows
 
 # %% ../../nbs/09_study/06_adapting.ipynb #5aa23979
+def _paired_tests(scores: dict[str, list[Scores]]) -> list[dict]:
+    "The tuned model against the untuned one and against its control."
+    together = {name: over_seeds(seeds, name) for name, seeds in scores.items()}
+    found = [compare(together[name], together[_TUNED], show=0) for name in (_BASE, _CONTROL) if name in together]
+    return [
+        {'against': one.a, 'difference': one.difference, 'low': one.low, 'high': one.high}
+        | {'p': one.p, 'p_holm': float(p), 'wins': one.wins, 'losses': one.losses, 'queries': one.n_queries}
+        for one, p in zip(found, holm([one.p for one in found]), strict=True)
+    ]
+
+
 def is_better(tests: list[dict]) -> bool:
     "Whether the tuned model was shown to be better than all that it was tested against."
     return all(test['difference'] > 0 and test['p_holm'] < 0.05 for test in tests)
@@ -367,7 +399,8 @@ def adapt_sentence(entry: dict) -> str:
     "The answer in one sentence."
     kind = 'labelled' if entry['measured_on'] == 'people' else 'synthetic'
     ground = counted(entry['tests'][0]['queries'], f'held-out {kind} query', f'held-out {kind} queries')
-    seeds, facts = f'{len(entry["seeds"])} seeds' if len(entry['seeds']) > 1 else 'one seed', []
+    seeds = f'{len(entry["seeds"])} seeds' if len(entry['seeds']) > 1 else 'one seed'
+    facts = []
     for test in entry['tests']:
         ends = f'[{test["low"]:+.3f}, {test["high"]:+.3f}]'
         against = 'shuffled control' if test['against'] == _CONTROL else f'{test["against"]} model'
@@ -381,21 +414,32 @@ def adapt_sentence(entry: dict) -> str:
     advice = 'keep the untuned model, or give it more labels and minutes'
     return f'{start} not shown to be better on {ground}: {found}; {advice}.'
 
-# %% ../../nbs/09_study/06_adapting.ipynb #b0e112cf
+# %% ../../nbs/09_study/06_adapting.ipynb #633d3734
 _PUBLIC = {'en': ('hpo-lay', 'nfcorpus'), 'zh': ('zh-lay',)}
 
 
+def _public_tasks(language: str, limit: int = 0) -> list:
+    "Public tasks that are at hand, and a note on those that aren't."
+    tasks = []
+    for name in _PUBLIC.get(language, _PUBLIC['en']):
+        try:
+            tasks.append(load_task(name, limit=limit or None))
+        except MedirError as error:
+            note(f'what is forgotten is not measured on {name}: {error}')
+    return tasks
+
+# %% ../../nbs/09_study/06_adapting.ipynb #b0e112cf
 def forgetting_of(tasks: list, base: str, tuned: str) -> list[dict]:
     "A row a public task: before, after, the difference with its interval and test."
+    scores = [[evaluate(task, system, [task.measures[0]]) for system in (base, tuned)] for task in tasks]
+    found = [compare(before, after, show=0) for before, after in scores]
     rows = []
-    for task in tasks:
-        before, after = (evaluate(task, system, [task.measures[0]]) for system in (base, tuned))
-        one = compare(before, after, show=0)
-        about = {'task': task.name, 'measure': one.measure, 'queries': one.n_queries}
+    for (before, after), one, p in zip(scores, found, holm([one.p for one in found]) if found else [], strict=True):
+        about = {'task': before.task.name, 'measure': one.measure, 'queries': one.n_queries}
         means = {'before': before.mean(one.measure), 'after': after.mean(one.measure)}
-        rows.append(about | means | {'difference': one.difference, 'low': one.low, 'high': one.high, 'p_holm': one.p})
-    corrected = holm([row['p_holm'] for row in rows]) if rows else []
-    return [row | {'p_holm': float(p)} for row, p in zip(rows, corrected, strict=True)]
+        test = {'difference': one.difference, 'low': one.low, 'high': one.high, 'p_holm': float(p)}
+        rows.append(about | means | test)
+    return rows
 
 # %% ../../nbs/09_study/06_adapting.ipynb #c795a651
 @dataclass(frozen=True)
@@ -429,27 +473,24 @@ class Adaptation:
 # %% ../../nbs/09_study/06_adapting.ipynb #baca8fa8
 def _entry(prepared: _Prepared, trained: dict, budget: Budget, named: dict) -> dict:
     "What `adapt.json` keeps, but for what was forgotten."
-    examples, measures = prepared.examples, list(MEASURES)
+    examples = prepared.examples
     note(f'measuring on {len(examples.held_out.queries):,} held-out queries ({examples.measured_on})')
-    scores = {name: [evaluate(examples.held_out, s, measures) for s in systems] for name, systems in named.items()}
-    together = {name: over_seeds(seeds, name) for name, seeds in scores.items()}
-    tests = []
-    for one in [compare(together[name], together[_TUNED], show=0) for name in (_BASE, _CONTROL)]:
-        test = {'against': one.a, 'difference': one.difference, 'low': one.low, 'high': one.high, 'p': one.p}
-        tests.append(test | {'p_holm': None, 'wins': one.wins, 'losses': one.losses, 'queries': one.n_queries})
-    for test, p in zip(tests, holm([test['p'] for test in tests]), strict=True):
-        test['p_holm'] = float(p)
+    scores = {
+        name: [evaluate(examples.held_out, system, list(MEASURES)) for system in systems]
+        for name, systems in named.items()
+    }
+    tests = _paired_tests(scores)
+    first = next(iter(trained.values()))
     seconds = sum(one.seconds for both in trained.values() for one in both.values())
-    folders = {name: [both[control].folder.name for both in trained.values()] for name, control in _KINDS}
     return {
         'system': named[_TUNED][0],
         'better': is_better(tests),
         'measured_on': examples.measured_on,
         'minutes': budget.minutes,
         'minutes_used': round((budget.spent + seconds) / 60, 2),
-        'steps': next(iter(trained.values()))[False].steps,
+        'steps': first[False].steps,
         'seeds': list(trained),
-        'checkpoints': folders,
+        'checkpoints': {kind: [both[control].folder.name for both in trained.values()] for kind, control in _KINDS},
         'examples': examples.counts | {'training pairs': len(prepared.pairs)} | prepared.facts,
         'table': side_by_side_table(scores, named),
         'tests': tests,
@@ -484,12 +525,7 @@ def adapt(
     start, limits = time.perf_counter(), {'least_round_trip': least_round_trip, 'most_repeats': most_repeats}
     prepared = _METHODS[method](walk, model, limits, llm=llm, minutes=minutes)
     spent = time.perf_counter() - start
-    tasks = []  # public ones at hand
-    for name in _PUBLIC.get(prepared.examples.held_out.language, _PUBLIC['en']):
-        try:
-            tasks.append(load_task(name, limit=forget_limit or None))
-        except MedirError as error:
-            note(f'what is forgotten is not measured on {name}: {error}')
+    tasks = _public_tasks(prepared.examples.held_out.language, forget_limit)
     trained, budget = _train_in_budget(walk, method, model, prepared, minutes, spent, tasks)
     named = _systems_of(model, trained, prepared.writer, llm)
     entry = _entry(prepared, trained, budget, named) | {'method': method, 'base': model, 'stands_on': read}

@@ -45,12 +45,15 @@ def disk_megabytes(system, task: Task) -> float:
     return sum(retriever.disk_bytes(job) for retriever in retrievers_alone(system)) / 1e6
 
 # %% ../../nbs/09_study/03_costs.ipynb #84f61622
+_INDEXED = 2000  # documents that an index without a model is timed on; fewer are mostly overhead
+
+
 def documents_rate(system, task: Task, documents: int = 64) -> tuple[float, str]:
     "Documents per second that a system takes up, and the conditions."
-    seconds, conditions = 0, []
+    seconds, conditions = 0, []  # for a document, and how they were measured
     for retriever in retrievers_alone(system):
         part, has_model = retriever.expression, bool(retriever.models())
-        many = min(len(task.corpus), documents if has_model else 2000)  # fewer are mostly overhead
+        many = min(len(task.corpus), documents if has_model else _INDEXED)
         speed = system_speed(part, task, documents=many, queries=1, searched=1)
         seconds += 1 / speed.documents_per_second
         read = f', {speed.tokens:.0f} tokens each, {speed.batch}, {speed.precision} on {speed.device}'
@@ -92,19 +95,35 @@ class Costs:
         return f'Costs({self.system!r}: {waited}, {self.documents_per_second:.3g} documents/s, {self.memory_mb:.0f} MB)'
 
 # %% ../../nbs/09_study/03_costs.ipynb #2c143d3b
-def measure_here(system: str, task: Task, queries: int = 50, documents: int = 64) -> Costs:
-    "Costs of a system in this process, which should hold nothing else: by queries one at a time, and by documents."
+def measure_here(
+    system: str,
+    task: Task,
+    queries: int = 50,  # clocked, one at a time
+    documents: int = 64,  # that an encoder is timed on
+) -> Costs:
+    "Costs of a system in this process, which should hold nothing else."
     import psutil
 
     answer = ready_system(system, task)
-    waited = latency_ms(answer, [task.queries.take([i % len(task.queries)]) for i in range(queries)])
-    memory = psutil.Process().memory_info().rss / 2**20
+    order = [i % len(task.queries) for i in range(queries)]
+    waited = latency_ms(answer, [task.queries.take([i]) for i in order])
+    memory = psutil.Process().memory_info().rss / 2**20  # that is held now
     rate, conditions = documents_rate(system, task, documents)
     is_expanded = any(getattr(part, 'expansion', None) for part in parts(system))
-    times, kept = (rate, waited['median_ms'], waited['p95_ms']), (memory, disk_megabytes(system, task))
-    about = price_of(system), len(task.corpus), waited['n'], threads_here(), conditions
-    unclocked = 'what the language model takes to write' if is_expanded else ''
-    return Costs(str(parse(system)), *times, *kept, *about, unclocked)
+    return Costs(
+        str(parse(system)),
+        rate,
+        waited['median_ms'],
+        waited['p95_ms'],
+        memory,
+        disk_megabytes(system, task),
+        price_of(system),
+        len(task.corpus),
+        waited['n'],
+        threads_here(),
+        conditions,
+        'what the language model takes to write' if is_expanded else '',
+    )
 
 # %% ../../nbs/09_study/03_costs.ipynb #d8543b83
 def main():
@@ -173,10 +192,12 @@ _COST_COLUMNS |= {'price': _PRICE}
 
 def costs_columns(costs: dict) -> pd.DataFrame:
     "`Costs` as text, a row each (None: not known); prices only where a service is asked."
-    columns = _COST_COLUMNS | {'price': _PRICE}
-    told = [[three_digits(getattr(found, field, None)) for field in columns] for found in costs.values()]
-    frame = pd.DataFrame(told, list(costs), list(columns.values()))
-    return frame if frame[_PRICE].any() else frame.drop(columns=_PRICE)
+    rows = {
+        name: {label: three_digits(getattr(found, field, None)) for field, label in _COST_COLUMNS.items()}
+        for name, found in costs.items()
+    }
+    frame = pd.DataFrame.from_dict(rows, orient='index')
+    return frame if _PRICE not in frame or frame[_PRICE].any() else frame.drop(columns=_PRICE)
 
 # %% ../../nbs/09_study/03_costs.ipynb #c9d37ad9
 def costs_of_each(systems: list[str], task, options: dict | None = None, **how) -> dict[str, Costs | None]:

@@ -35,7 +35,8 @@ def exported_source(
         return replace(index.task, corpus=index.corpus), index.job, own
     check(system, 'no system is named', '--system', 'name one, such as minilm or rrf(bm25,minilm)')
     is_judged = folder is not None and all((folder / part).is_file() for part in ('queries.jsonl', 'qrels/test.tsv'))
-    task = (load_task if is_judged else corpus_task)(source, lang=lang)
+    load = load_task if is_judged else corpus_task
+    task = load(source, lang=lang)
     return task, Job(task.searched(), dtype, device), system
 
 # %% ../../nbs/09_study/08_export.ipynb #5befccf0
@@ -64,7 +65,8 @@ def export_system(
     home_folder=None,
 ) -> dict:
     "Write what a system makes of documents (an index: what it holds of them) for other tools; the manifest."
-    folder, fix = Path(folder), 'name a new folder, or remove it'
+    folder = Path(folder)
+    fix = 'name a new folder, or remove it'
     check(not folder.exists() or not any(folder.iterdir()), 'the folder is not empty', folder, fix)
     task, job, named = exported_source(source, system, lang, dtype, device)
     tree, texts = served_system(named), job.task.corpus

@@ -35,23 +35,29 @@ from .reading import left_out, listed, personal_data_lines, source_state, Source
 # %% ../../nbs/09_study/01_profile.ipynb #9ffb36c6
 def runnable_candidates(names: list[str] | None, language: str) -> list[str]:
     "The encoders that run here without a fetch; the others are named."
-    runs = {name: encoder_availability(name) for name in names or embedded_encoders(language)}
-    chosen = [n for n, said in runs.items() if said.startswith('yes') and 'fetching' not in said and 'asks' not in said]
-    others = [name for name in runs if name not in chosen]
-    if others and not names:
-        note(f'not among the candidates: {", ".join(others)} (`medir models` says what they need)')
-    for name in others if names else ():
-        note(f'{name} is left out of the candidates: {runs[name].removeprefix("no: ")}')
+    chosen, left_out = [], []
+    for name in names or embedded_encoders(language):
+        runs = encoder_availability(name)
+        if runs.startswith('yes') and 'fetching' not in runs and 'asks' not in runs:
+            chosen.append(name)
+        elif names:
+            note(f'{name} is left out of the candidates: {runs.removeprefix("no: ")}')
+        else:
+            left_out.append(name)
+    if left_out:
+        note(f'not among the candidates: {", ".join(left_out)} (`medir models` says what they need)')
     return chosen
 
 # %% ../../nbs/09_study/01_profile.ipynb #60d7316c
 _SEED, _SAMPLE = 0, 1_000  # documents whose tokens are counted
+_COUNTED = 50  # documents at once, so that a bar moves
 _SPECIAL = 2  # tokens at the ends of a text
+_QUANTILES = (0.5, 0.9, 0.99, 1.0)
 
 
 def quantiles(values) -> list[int]:
     "Median, 90 %, 99 % and the most."
-    return [int(value) for value in np.quantile(np.asarray(values), (0.5, 0.9, 0.99, 1.0), method='higher')]
+    return [int(value) for value in np.quantile(np.asarray(values), _QUANTILES, method='higher')]
 
 
 def sampled_rows(corpus: Corpus, n: int, seed: int) -> list[tuple[str, str]]:
@@ -73,20 +79,42 @@ class TokenCoverage:
     tokens_per_word: float
     sampled: int  # documents
 
+# %% ../../nbs/09_study/01_profile.ipynb #71da2b7c
+def _tokens_of(encoder: Encoder, texts: list[str]) -> np.ndarray:
+    "Tokens of each text, with a bar."
+    counts = []
+    with progress(total=len(texts), desc=f'{encoder.spec.name}: tokens', unit='document') as bar:
+        for start in range(0, len(texts), _COUNTED):
+            part = texts[start : start + _COUNTED]
+            counts.append(count_tokens(encoder, part))
+            bar.update(len(part))
+    return np.concatenate(counts)
+
 # %% ../../nbs/09_study/01_profile.ipynb #e546a49d
 def token_coverage(name: str, rows: list[tuple[str, str]]) -> TokenCoverage:
     "What an encoder reads of some documents."
-    encoder, counts = Encoder(name), []
+    encoder = Encoder(name)
     texts = encoder.render(rows, 'document', encoder.instruction(None, 'document'))
-    for start in progress(range(0, len(texts), 50), desc=f'{name}: tokens', unit='part'):
-        counts.append(count_tokens(encoder, texts[start : start + 50]))
-    tokens, limit = np.concatenate(counts) + _SPECIAL, encoder.spec.max_document_tokens
-    read, words = np.minimum(tokens, limit) if limit else tokens, max(1, sum(map(length_in_words, texts)))
-    shares = float((tokens > read).mean()), float(1 - read.sum() / max(1, tokens.sum()))
-    means = float(read.mean()), float(tokens.sum() / words)
-    return TokenCoverage(name, limit, quantiles(tokens), *shares, *means, len(rows))
+    tokens = _tokens_of(encoder, texts) + _SPECIAL
+    limit = encoder.spec.max_document_tokens
+    read = np.minimum(tokens, limit) if limit else tokens
+    return TokenCoverage(
+        name,
+        limit,
+        quantiles(tokens),
+        float((tokens > read).mean()),
+        float(1 - read.sum() / max(1, tokens.sum())),
+        float(read.mean()),
+        float(tokens.sum() / max(1, sum(map(length_in_words, texts)))),
+        len(rows),
+    )
 
 # %% ../../nbs/09_study/01_profile.ipynb #f7016d05
+_WARM_UP = 4  # documents
+_TIMED = 2.0  # seconds
+_AT_ONCE = 8  # documents
+
+
 @dataclass
 class EncodingSpeed:
     "How fast an encoder read a sample here."
@@ -103,14 +131,15 @@ class EncodingSpeed:
 
 # %% ../../nbs/09_study/01_profile.ipynb #3a400025
 def encoding_speed(name: str, rows: list[tuple[str, str]], mean_tokens: float) -> EncodingSpeed:
-    "Tokens per second of an encoder, timed on some of `rows` for two seconds."
+    "Tokens per second of an encoder, timed on some of `rows`."
     wanting = waiting_processes()
     encoder, elapsed, timed = Encoder(name), 0.0, 0
     with waiting(f'{name}: speed'):
         texts = encoder.render(rows, 'document', encoder.instruction(None, 'document'))
-        encoder.encode(texts[:4], 'document')  # warms everything up
-        while timed < len(texts) and elapsed < 2:
-            began, part = time.perf_counter(), texts[timed : timed + 8]
+        encoder.encode(texts[:_WARM_UP], 'document')
+        while timed < len(texts) and elapsed < _TIMED:
+            began = time.perf_counter()
+            part = texts[timed : timed + _AT_ONCE]
             encoder.encode(part, 'document')
             elapsed += time.perf_counter() - began
             timed += len(part)
@@ -119,12 +148,16 @@ def encoding_speed(name: str, rows: list[tuple[str, str]], mean_tokens: float) -
     return EncodingSpeed(name, timed * mean_tokens / max(elapsed, 1e-9), timed, where, wanting)
 
 # %% ../../nbs/09_study/01_profile.ipynb #133fccaa
+_ADVISABLE = 0.1  # share of truncated documents
+_ROOM = 0.8  # of the limit: a title stands before each passage
+
+
 def advised_passages(reaches: list[TokenCoverage]) -> PassageSplitter | None:
     "Passages that fit the encoder with the least room; None where hardly a document is cut."
-    cut = [reach for reach in reaches if reach.limit and reach.truncated >= 0.1]
+    cut = [reach for reach in reaches if reach.limit and reach.truncated >= _ADVISABLE]
     if not cut:
         return None
-    words = min(0.8 * reach.limit / max(1.0, reach.tokens_per_word) for reach in cut)  # a title stands before each
+    words = min(_ROOM * reach.limit / max(1.0, reach.tokens_per_word) for reach in cut)
     size = max(10, int(words // 10) * 10)
     return PassageSplitter('tokens', size, size // 8)
 
@@ -136,16 +169,26 @@ def passages_of(rows: list[tuple[str, str]], windows: PassageSplitter, language:
     return sum(len(texts) for _, texts in cut) / len(rows), words / len(rows)
 
 # %% ../../nbs/09_study/01_profile.ipynb #c0dc2236
-def encoding_seconds(reach: TokenCoverage, tokens_per_second: float, documents: int, in_passages=None) -> float:
-    "What an encoder takes for all documents, whole or cut (then `in_passages` is of `passages_of`)."
+def encoding_seconds(
+    reach: TokenCoverage,
+    tokens_per_second: float,
+    documents: int,
+    in_passages: tuple[float, float] | None = None,  # of `passages_of`; None: they are encoded whole
+) -> float:
+    "What an encoder takes for all documents."
     tokens = reach.mean_tokens
     if in_passages:
         tokens = in_passages[1] * reach.tokens_per_word + _SPECIAL * in_passages[0]
     return documents * tokens / tokens_per_second
 
 # %% ../../nbs/09_study/01_profile.ipynb #9864187b
-def candidates_table(reaches: list, paces: list, documents: int, in_passages=None) -> pd.DataFrame:
-    "A row an encoder: its limit, tokens of the documents, what is cut, and the time for all, whole and cut."
+def candidates_table(
+    reaches: list[TokenCoverage],
+    paces: list[EncodingSpeed],
+    documents: int,
+    in_passages: tuple[float, float] | None = None,  # of `passages_of`
+) -> pd.DataFrame:
+    "A row an encoder: its limit, tokens of the documents, what is cut, and the time for all."
     speeds, rows = {pace.model: pace.tokens_per_second for pace in paces}, []
     for reach in reaches:
         speed, row = speeds.get(reach.model), {'encoder': reach.model, 'limit': reach.limit}
@@ -162,8 +205,14 @@ def candidates_table(reaches: list, paces: list, documents: int, in_passages=Non
     return pd.DataFrame(rows)
 
 # %% ../../nbs/09_study/01_profile.ipynb #8ea7ac37
-def cached_part(walk_folder: Path, name: str, key: list, make, holds=lambda value: True):
-    "A result below a walk, which `make()` computes once for a key, or again where the stored value no longer `holds`."
+def cached_part(
+    walk_folder: Path,
+    name: str,  # of the part
+    key: list,  # what it hangs on
+    make,  # computes a value for JSON
+    holds=lambda value: True,  # whether a stored value still counts
+):
+    "A result below a walk that is computed once for a key."
     file, mark = walk_folder / '.look' / f'{slug(name)}.json', fingerprint(key)
     stored = read_json(file, {})
     if stored.get('key') == mark and holds(stored['value']):
@@ -204,23 +253,24 @@ def _reading_lines(reading: SourceReport, language: str) -> list[str]:
         said.append(f'{what} ({first["file"]}: {first.get("fix") or first["why"]})')
     return said
 
+# %% ../../nbs/09_study/01_profile.ipynb #d12c5b41
+def _passages_line(found) -> str:
+    "Whether the walk searches passages, or should."
+    if found.windows:
+        return f'searched in passages: {found.windows}, {found.in_passages[0]:.1f} a document'
+    if found.advised:
+        per_document = f'{found.in_passages[0]:.1f} a document'
+        return f'passages are advisable: look again with --passages {found.advised} ({per_document})'
+    return 'passages are not needed: hardly a document is longer than the encoders read'
+
 # %% ../../nbs/09_study/01_profile.ipynb #df6605da
 def _time_lines(found) -> list[str]:
     "What the estimates of time hang on, and the encoders that nobody gets without naming them."
-    many = f'{found.in_passages[0]:.1f} a document' if found.in_passages else ''
-    passages = 'passages are not needed: hardly a document is longer than the encoders read'
-    if found.windows:
-        passages = f'searched in passages: {found.windows}, {many}'
-    elif found.advised:
-        passages = f'passages are advisable: look again with --passages {found.advised} ({many})'
     if not found.paces:
-        return [passages]
+        return []
     slowest, first = max(found.paces, key=lambda part: part.wanting), found.paces[0]
     timed = f'{counted(first.timed_documents, "document")} on {first.machine}'
-    said = [
-        passages,
-        f'times are estimates from {timed}; tokens are those of {counted(found.reaches[0].sampled, "document")}',
-    ]
+    said = [f'times are estimates from {timed}; tokens are those of {counted(found.reaches[0].sampled, "document")}']
     if slowest.was_busy:
         what = f'this machine was busy ({slowest.wanting:.1f} processes wanted a core), so the times are too long'
         said.append(f'{what}: look again when it is quiet')
@@ -229,6 +279,12 @@ def _time_lines(found) -> list[str]:
     _, too_long = within_minutes(list(found.minutes), found.minutes, most)
     left_out = {name: too_long_reason(minutes, most) for name, minutes in too_long.items()}
     return said + [f'{name} is not compared unless it is named: {why}; {fix}' for name, why in left_out.items()]
+
+# %% ../../nbs/09_study/01_profile.ipynb #fb02c5ab
+def _with_thousands(table: pd.DataFrame) -> pd.DataFrame:
+    "A table whose whole numbers are text with a comma for thousands."
+    whole = table.select_dtypes('integer').columns
+    return table.assign(**{name: table[name].map('{:,}'.format) for name in whole})
 
 # %% ../../nbs/09_study/01_profile.ipynb #0e17b0a3
 @dataclass
@@ -259,26 +315,17 @@ class CorpusProfile:
             'encoders': candidates_table(self.reaches, self.paces, self.reading.kept, self.in_passages),
             'may be personal data': pd.DataFrame(self.reading.personal_data),
         }
-        for table in found.values():
-            whole = table.select_dtypes('integer')
-            table[whole.columns] = whole.map('{:,}'.format).astype(object)
-        return {name: table for name, table in found.items() if len(table)}
+        return {name: _with_thousands(table) for name, table in found.items() if len(table)}
 
     def lines(self) -> list[str]:
         "What the tables mean, in sentences."
-        reading, personal = self.reading, personal_data_lines(self.reading.languages)
-        said = [*_reading_lines(reading, self.walk.settings.language), *filter(None, [self.lost])]
-        return [*said, *_time_lines(self), *personal]
+        reading = _reading_lines(self.reading, self.walk.settings.language)
+        personal = personal_data_lines(self.reading.languages)
+        return [*reading, *filter(None, [self.lost]), _passages_line(self), *_time_lines(self), *personal]
 
     def as_dict(self) -> dict:
         "What look.json holds: counts, names of files, masks, and the page in sentences and tables; never a text."
-        per_document = self.in_passages and round(self.in_passages[0], 2)
-        content = asdict(self.reading) | {'words': quantiles(self.reading.words)}
-        content |= {'language': self.walk.settings.language, 'encoders': [asdict(part) for part in self.reaches]}
-        content |= {'speeds': [asdict(part) for part in self.paces], 'minutes': self.minutes}
-        content |= {'passages': str(self.windows or 'none'), 'passages_advised': str(self.advised or 'none')}
-        tables = {name: table.to_dict('records') for name, table in self.tables().items()}
-        return content | {'passages_a_document': per_document, 'lines': self.lines(), 'tables': tables}
+        return _content(self)
 
     def _repr_markdown_(self) -> str:
         tables = [f'**{name}**\n\n{to_markdown(table)}' for name, table in self.tables().items()]
@@ -291,11 +338,31 @@ class CorpusProfile:
         "Lengths of the documents with the encoders' limits, saved below the walk."
         return save_figure('lengths', lengths_data(self), lengths_figure, self.walk.folder / 'figures')
 
+# %% ../../nbs/09_study/01_profile.ipynb #ab12cd35
+def _content(found: CorpusProfile) -> dict:
+    "Counts, names of files, masks, and the page in sentences and tables."
+    return {
+        **asdict(found.reading),
+        'words': quantiles(found.reading.words),
+        'language': found.walk.settings.language,
+        'encoders': [asdict(part) for part in found.reaches],
+        'speeds': [asdict(part) for part in found.paces],
+        'minutes': found.minutes,
+        'passages': str(found.windows or 'none'),
+        'passages_advised': str(found.advised or 'none'),
+        'passages_a_document': found.in_passages and round(found.in_passages[0], 2),
+        'lines': found.lines(),
+        'tables': {name: table.to_dict('records') for name, table in found.tables().items()},
+    }
+
 # %% ../../nbs/09_study/01_profile.ipynb #97116589
+_BARS = 30
+
+
 def lengths_data(found: CorpusProfile) -> pd.DataFrame:
     "`kind, low, high, documents, name`: bars of documents by words, and the limits of encoders in words."
     words = np.maximum(1, np.asarray(found.reading.words))
-    edges = np.unique(np.round(np.geomspace(1, max(2, words.max()), 31)).astype(int))
+    edges = np.unique(np.round(np.geomspace(1, max(2, words.max()), _BARS + 1)).astype(int))
     counts, _ = np.histogram(words, bins=np.append(edges[:-1], edges[-1] + 1))
     rows = [('bar', int(low), int(high), int(n), '') for low, high, n in zip(edges, edges[1:], counts, strict=False)]
     for part in [part for part in found.reaches if part.limit]:
@@ -323,10 +390,10 @@ def lengths_figure(csv):
     return figure
 
 # %% ../../nbs/09_study/01_profile.ipynb #3bd33d68
-def _walk_folder(source: Path, to: str | Path | None) -> Path:
+def _walk_folder(source: str | Path, to: str | Path | None) -> Path:
     "Where a walk goes: `to`, else NAME-walk in the current folder."
-    folder = Path(to) if to else Path(f'{source.name.removesuffix(".jsonl")}-walk')
-    inside = source.is_dir() and source in (folder.resolve(), *folder.resolve().parents)
+    folder = Path(to) if to else Path(f'{Path(source).resolve().name.removesuffix(".jsonl")}-walk')
+    inside = Path(source).is_dir() and Path(source).resolve() in (folder.resolve(), *folder.resolve().parents)
     check(not inside, 'the walk would lie inside the documents', folder, 'name another folder with --to')
     names = sorted(os.listdir(folder)) if folder.is_dir() else []
     others = [name for name in names if not name.startswith('.')]
@@ -335,13 +402,32 @@ def _walk_folder(source: Path, to: str | Path | None) -> Path:
     return folder
 
 # %% ../../nbs/09_study/01_profile.ipynb #fa56d380
+def _is_whole(corpus_file: Path, found: dict) -> bool:
+    "Whether a corpus was read with the libraries that its files need."
+    return corpus_file.is_file() and not any(row['fix'] == INSTALL for row in found['unreadable'])
+
+
 def _measured(folder: Path, name: str, rows: list, key: list) -> tuple[TokenCoverage, EncodingSpeed]:
     "What an encoder reads of the documents, and how fast; what was timed beside other work is timed again."
     reads = TokenCoverage(**cached_part(folder, f'tokens-{name}', key, lambda: asdict(token_coverage(name, rows))))
     is_quiet_now = not is_busy(waiting_processes())
-    holds = lambda value: not (is_quiet_now and EncodingSpeed(**value).was_busy)  # noqa: E731
-    make = lambda: asdict(encoding_speed(name, rows, reads.mean_tokens))  # noqa: E731
-    return reads, EncodingSpeed(**cached_part(folder, f'speed-{name}', key, make, holds))
+    timed = cached_part(
+        folder,
+        f'speed-{name}',
+        key,
+        lambda: asdict(encoding_speed(name, rows, reads.mean_tokens)),
+        lambda value: not (is_quiet_now and EncodingSpeed(**value).was_busy),
+    )
+    return reads, EncodingSpeed(**timed)
+
+# %% ../../nbs/09_study/01_profile.ipynb #b17b5438
+def _lost_labels(walk: StudyFolder, corpus: Corpus) -> str:
+    "Which labels of an earlier look have lost their document, in a sentence."
+    path = walk.folder / 'qrels' / 'test.tsv'
+    try:
+        return lost_judgements_line(read_judgements(path), corpus.ids) if path.is_file() else ''
+    except MedirError as fault:  # of labels that a look does not need
+        return str(fault)
 
 # %% ../../nbs/09_study/01_profile.ipynb #390823ef
 @follows_home
@@ -356,36 +442,31 @@ def profile_corpus(
     home_folder=None,
 ) -> CorpusProfile:
     "What a collection of documents is, and the folder of a walk through it."
-    said, place = None if passages == 'auto' else parse_windows(passages), Path(source).resolve()
+    said = None if passages == 'auto' else parse_windows(passages)
     lang = lang and language_code(lang)
     for name in [name for name in candidates or () if not hub_name(name)]:
         encoder_spec(name)  # refuses what is none, with the nearest
-    folder = _walk_folder(place, to)
-    corpus_file, judged = folder / 'corpus.jsonl', folder / 'qrels' / 'test.tsv'
+    folder = _walk_folder(source, to)
+    corpus_file = folder / 'corpus.jsonl'
     state = [source_state(source), lang, registry('washing'), __version__, columns, KNOWN]
     read = lambda: asdict(write_corpus(source, corpus_file, lang, columns))  # noqa: E731
-
-    def holds(found: dict) -> bool:  # a corpus that was read with the libraries that its files need
-        return corpus_file.is_file() and all(row['fix'] != INSTALL for row in found['unreadable'])
-
+    holds = lambda found: _is_whole(corpus_file, found)  # noqa: E731
     (folder / '.look').mkdir(parents=True, exist_ok=True)  # tells a walk that is begun from a folder of others
     reading = SourceReport(**cached_part(folder, 'reading', state, read, holds))
     corpus, of_corpus = cached_table(corpus_file, Corpus), file_fingerprint(corpus_file)
     language = lang or language_of(corpus, where=str(source))  # refuses one that nothing here knows
-    rows, names = sampled_rows(corpus, _SAMPLE, _SEED), runnable_candidates(candidates, language)
-    measured = [_measured(folder, name, rows, [of_corpus, name, __version__]) for name in names]
-    reaches, paces = [reads for reads, _ in measured], [timed for _, timed in measured]
+    rows, reaches, paces = sampled_rows(corpus, _SAMPLE, _SEED), [], []
+    for name in runnable_candidates(candidates, language):
+        reads, timed = _measured(folder, name, rows, [of_corpus, name, __version__])
+        reaches.append(reads)
+        paces.append(timed)
     advised = advised_passages(reaches)
     windows = advised if passages == 'auto' else said
     cut = passages_of(rows, windows or advised, language) if windows or advised else None
-    settings = {'name': place.name.removesuffix('.jsonl'), 'documents': str(source), 'seed': _SEED}
+    settings = {'name': Path(source).resolve().name.removesuffix('.jsonl'), 'documents': str(source), 'seed': _SEED}
     settings |= {'language': language, 'passages': windows.mapping() if windows else {}, 'columns': columns or {}}
     walk = StudyFolder.begin(folder, **settings, **({} if minutes is None else {'minutes': minutes}))
     note_step(walk, 'look')
-    try:
-        lost = lost_judgements_line(read_judgements(judged), corpus.ids) if judged.is_file() else ''
-    except MedirError as fault:  # of labels that a look does not need
-        lost = str(fault)
-    found = CorpusProfile(walk, reading, reaches, paces, windows, advised, cut, lost)
+    found = CorpusProfile(walk, reading, reaches, paces, windows, advised, cut, _lost_labels(walk, corpus))
     write_json(walk.path('look.json'), found.as_dict())
     return found

@@ -48,10 +48,11 @@ def sample_documents(corpus: Corpus, n: int = 100, seed: int = 0) -> list[int]:
     return list(itertools.islice(apart, n))
 
 # %% ../../nbs/09_study/02_queries.ipynb #3e7b7921
+_LONGEST = 1000  # characters of a document that the model reads
 _SENTENCE = re.compile(r'(?<=[.!?])\s+|(?<=[。！？])')
 
 
-def sampled_excerpt(text: str, seed, longest: int = 1000) -> str:
+def sampled_excerpt(text: str, seed, longest: int = _LONGEST) -> str:
     "A text, or a stretch of it from a drawn sentence on."
     text = ' '.join(text.split())
     if len(text) <= longest:
@@ -62,6 +63,7 @@ def sampled_excerpt(text: str, seed, longest: int = 1000) -> str:
 
 # %% ../../nbs/09_study/02_queries.ipynb #ef64cd39
 STYLES = {'keyword': 10, 'lay': 50, 'clinical': 50, 'statement': 50}  # words at most; a Chinese character is one
+_SHORTEST = {'keyword': 1}  # words; of the others 3
 
 # %% ../../nbs/09_study/02_queries.ipynb #d39149fc
 _LABEL = re.compile(
@@ -98,26 +100,31 @@ def normal_query(text: str) -> str:
     return ' '.join(re.findall(r'\w+', text.casefold()))
 
 # %% ../../nbs/09_study/02_queries.ipynb #3e1fcffc
+_RUN, _RUN_OF_CHARACTERS, _NEAR = 6, 12, 0.8
+
+
 def shares_run(text: str, document: str) -> bool:
     "Whether six words in a row (twelve Chinese characters) of a text stand in a document."
     text, normal = normal_query(text), normal_query(document)
     words = [text[start:end] for start, end in word_spans(text)]
     is_chinese = sum('\u4e00' <= word[0] <= '\u9fff' for word in words) > len(words) / 2
-    length, between = (12, '') if is_chinese else (6, ' ')
-    return any(between.join(words[i : i + length]) in normal for i in range(len(words) - length + 1))
+    length, between = (_RUN_OF_CHARACTERS, '') if is_chinese else (_RUN, ' ')
+    runs = (between.join(words[i : i + length]) for i in range(len(words) - length + 1))
+    return any(run in normal for run in runs)
 
 
 def is_near_copy(text: str, others) -> bool:
     "Whether four fifths of the words of two queries are the same."
     words = {*normal_query(text).split()}
-    return any(len(words & other) >= 0.8 * len(words | other) for other in (set(other.split()) for other in others))
+    return any(len(words & other) >= _NEAR * len(words | other) for other in map(set, map(str.split, others)))
 
 
 def repeats_itself(text: str) -> bool:
     "Whether a sentence of a query says again what stands before it, as a small model does."
     said = [part for part in re.split('[.?!。？！]+', text) if normal_query(part)]
-    before = ((part, said[:place]) for place, part in enumerate(said))
-    return any(is_near_copy(p, map(normal_query, earlier)) or shares_run(p, ' '.join(earlier)) for p, earlier in before)
+    before = [' '.join(said[:place]) for place in range(len(said))]
+    copies = (is_near_copy(part, map(normal_query, said[:place])) for place, part in enumerate(said))
+    return any(copies) or any(shares_run(part, text) for part, text in zip(said, before, strict=True))
 
 # %% ../../nbs/09_study/02_queries.ipynb #7324fdb0
 def query_fault(
@@ -130,6 +137,7 @@ def query_fault(
 ) -> str:
     "Why a query is dropped, or nothing."
     words, normal = len(word_spans(text)), normal_query(text)
+    was_cut = 'cut off' in faults and '\n' not in answer.strip()
     reasons = {
         'repeats the prompt': 'repeats the prompt' in faults,
         'empty': not normal,
@@ -138,8 +146,8 @@ def query_fault(
         'points to the text': bool(_POINTS.search(text)),
         'repeats itself': repeats_itself(text),
         'repeats the title': bool(normal) and normal == normal_query(title),
-        'too long': words > STYLES[style] or ('cut off' in faults and '\n' not in answer.strip()),
-        'no question': words < (1 if style == 'keyword' else 3),
+        'too long': words > STYLES[style] or was_cut,
+        'no question': words < _SHORTEST.get(style, 3),
         'copied from the document': shares_run(text, document),
     }
     return next((reason for reason, fits in reasons.items() if fits), '')
@@ -191,9 +199,17 @@ def log_queries(
     return rows, {name: n for name, n in (counts + Counter(kept=len(rows))).items() if n}
 
 # %% ../../nbs/09_study/02_queries.ipynb #dd76f09a
-def _groups(documents: list[dict], minutes: float, took: list[float]) -> Iterator[list[dict]]:
-    "The documents in groups, as long as the minutes last; who asks writes what each style `took`, in seconds."
-    began, done, size = time.perf_counter(), 0, 1 if minutes else 16
+_GROUP = 16  # documents at a time
+_FIRST_GROUP, _TIMED_GROUP = 1, 8  # where minutes are counted: the first, and at most
+
+
+def _groups(
+    documents: list[dict],
+    minutes: float,  # 0: as many as it takes
+    took: list[float],  # seconds of each style of the last group; whoever asks writes them
+) -> Iterator[list[dict]]:
+    "The documents in groups, as long as the minutes last."
+    began, done, size = time.perf_counter(), 0, _FIRST_GROUP if minutes else _GROUP
     slowest = 1e-9  # seconds a document; what was asked before takes none, and tells nothing
     while done < len(documents) and size:
         took.clear()
@@ -203,7 +219,7 @@ def _groups(documents: list[dict], minutes: float, took: list[float]) -> Iterato
         slowest = max(slowest, min(took) * len(took) / size)
         if minutes:
             left = 60 * minutes - (time.perf_counter() - began)
-            size = min(8, int(max(0, left) / slowest))
+            size = min(_TIMED_GROUP, int(max(0, left) / slowest))
 
 # %% ../../nbs/09_study/02_queries.ipynb #fcadce80
 def _answers(documents: list[dict], styles: list, per_style: int, most_repeated: float, minutes: float, **asked):
@@ -231,8 +247,43 @@ def _answers(documents: list[dict], styles: list, per_style: int, most_repeated:
                     for number, (text, faults) in enumerate(of_document):
                         yield document, style, number, text, faults
 
+# %% ../../nbs/09_study/02_queries.ipynb #6f530b31
+def _documents(corpus: Corpus, sample: int, seed: int) -> list[dict]:
+    "What the model reads of each sampled document."
+    found = []
+    for i in sample_documents(corpus, sample, seed):
+        [(title, _)], [whole] = corpus.rows(i, i + 1), corpus.texts(i, i + 1)
+        doc_id = str(corpus.ids[i])
+        found.append({'id': doc_id, 'doc': sampled_excerpt(whole, (seed, doc_id)), 'title': title, 'whole': whole})
+    return found
+
+# %% ../../nbs/09_study/02_queries.ipynb #cce3019a
+def _usable(answers, model: str, seen: set, counts: dict) -> list[dict]:
+    "Rows of queries without a fault; faults are counted by style."
+    rows = []
+    for document, style, number, answer, faults in answers:
+        text = query_in_answer(answer)
+        fault = query_fault(text, style, faults, answer, document['title'], document['whole'])
+        fault = fault or ('repeats another query' if is_near_copy(text, seen) else '')
+        counts.setdefault(style, Counter())[fault or 'usable'] += 1
+        if not fault:
+            seen.add(normal_query(text))
+            query_id = f'{style}-{fingerprint("query", style, model, document["id"], text)[:10]}'
+            named = {'origin': 'synthetic', 'style': style, 'document': document['id'], 'model': model}
+            rows.append({'_id': query_id, 'text': text, **named, 'number': number})
+    return rows
+
 # %% ../../nbs/09_study/02_queries.ipynb #c93f7bce
-def retrievable_queries(walk: StudyFolder, rows: list[dict], corpus: Corpus, retriever: str, k: int) -> list[dict]:
+_RETRIEVER, _FIRST, _LEAST = 'rrf(bm25,minilm)', 3, 0.3
+
+
+def retrievable_queries(
+    walk: StudyFolder,
+    rows: list[dict],
+    corpus: Corpus,
+    retriever: str = _RETRIEVER,
+    k: int = _FIRST,  # ranks among which the own document must be
+) -> list[dict]:
     "The rows whose document is among the first `k` that their query brings."
     if not rows:
         return []
@@ -244,18 +295,22 @@ def retrievable_queries(walk: StudyFolder, rows: list[dict], corpus: Corpus, ret
     return [row for row in rows if same[row['document']] in found.get(row['_id'], ())]
 
 # %% ../../nbs/09_study/02_queries.ipynb #c93e5f25
-def specific_queries(walk: StudyFolder, rows: list[dict], corpus: Corpus, retriever: str) -> list[dict]:
+_DEVIATIONS, _FEWEST_OTHERS = 3.0, 5
+
+
+def specific_queries(walk: StudyFolder, rows: list[dict], corpus: Corpus, retriever: str = _RETRIEVER) -> list[dict]:
     "The rows whose document stands out among those asked about; all, where no encoder can tell."
     asked = sorted({row['document'] for row in rows}, key=corpus._position.__getitem__)
     encoder = next((str(part) for part in parts(retriever) if system_kind(str(part)) in ('encoder', 'adapted')), None)
-    if encoder is None or len(asked) <= 5:
+    if encoder is None or len(asked) <= _FEWEST_OTHERS:
         return rows
-    some, kept = corpus.take([corpus._position[doc_id] for doc_id in asked]), []
+    some = corpus.take([corpus._position[doc_id] for doc_id in asked])
     run = search(queries_task(walk, rows, some, source_qrels(rows)), encoder, len(asked), keep_self=True).run
     scores = run.pivot(index='query_id', columns='doc_id', values='score')
+    kept = []
     for row in rows:
         others = scores.loc[row['_id']].drop(row['document'])
-        if scores.at[row['_id'], row['document']] > others.mean() + 3 * others.std():
+        if scores.at[row['_id'], row['document']] > others.mean() + _DEVIATIONS * others.std():
             kept.append(row)
     return kept
 
@@ -271,7 +326,8 @@ def with_lexical_overlap(walk: StudyFolder, rows: list[dict], corpus: Corpus) ->
 # %% ../../nbs/09_study/02_queries.ipynb #5dd09684
 def _style_table(walk: StudyFolder, systems) -> pd.DataFrame:
     "By style: queries, mean words of one, mean overlap, and the nDCG@10 of each system on the synthetic judgements."
-    rows, columns = [row for row in read_queries(walk) if row['origin'] == 'synthetic'], ['words', 'overlap', *systems]
+    rows = [row for row in read_queries(walk) if row['origin'] == 'synthetic']
+    columns = ['words', 'overlap', *systems]
     if not rows:
         return pd.DataFrame(columns=['style', 'queries', *columns])
     task = queries_task(walk, rows, study_corpus(walk), source_qrels(rows))
@@ -356,51 +412,41 @@ def _save(walk: StudyFolder, rows: list[dict], calls: list[dict], systems: list[
 # %% ../../nbs/09_study/02_queries.ipynb #b3d1e86a
 def _written_rows(walk, corpus, call, known, most_repeated, minutes, replay) -> list[dict]:
     "The queries of a call that are usable and find their document; the call gets its counts."
-    documents, model, seed = [], call['model'], call['seed']
-    for i in sample_documents(corpus, call['sample'], seed):
-        [(title, _)], [whole], doc_id = corpus.rows(i, i + 1), corpus.texts(i, i + 1), str(corpus.ids[i])
-        excerpt = sampled_excerpt(whole, (seed, doc_id))  # what the model reads
-        documents.append({'id': doc_id, 'doc': excerpt, 'title': title, 'whole': whole})
+    documents = _documents(corpus, call['sample'], call['seed'])
     language = walk.settings.language or known_language([row['doc'] for row in documents])
     note(f'queries are asked for in {language_name(language)}')
-    usage, seen, faults, usable = Usage(), {normal_query(row['text']) for row in known}, {}, []
-    asked = {'model': model, 'language': language, 'replay': replay, 'usage': usage}
-    for document, style, number, answer, met in _answers(
-        documents, call['styles'], call['per_style'], most_repeated, minutes, **asked
-    ):
-        text = query_in_answer(answer)
-        fault = query_fault(text, style, met, answer, document['title'], document['whole'])
-        fault = fault or ('repeats another query' if is_near_copy(text, seen) else '')
-        faults.setdefault(style, Counter())[fault or 'usable'] += 1
-        if not fault:
-            seen.add(normal_query(text))
-            query_id = f'{style}-{fingerprint("query", style, model, document["id"], text)[:10]}'
-            named = {'origin': 'synthetic', 'style': style, 'document': document['id'], 'model': model}
-            usable.append({'_id': query_id, 'text': text, **named, 'number': number})
-    llm(model).close()  # in a notebook its memory is wanted for what follows
+    asked = {'model': call['model'], 'language': language, 'replay': replay}
+    usage, seen, faults = Usage(), {normal_query(row['text']) for row in known}, {}
+    answers = _answers(documents, call['styles'], call['per_style'], most_repeated, minutes, usage=usage, **asked)
+    usable = _usable(answers, call['model'], seen, faults)
+    llm(call['model']).close()  # in a notebook its memory is wanted for what follows
     retrievable = retrievable_queries(walk, usable, corpus, call['retriever'], call['first'])
     found = specific_queries(walk, retrievable, corpus, call['retriever'])
     share = len(found) / max(1, len(usable))
-    what = f'{len(found):,} of {len(usable):,} queries of {model} ({share:.0%}) find their document '
+    what = f'{len(found):,} of {len(usable):,} queries of {call["model"]} ({share:.0%}) find their document '
     what += f'among the first {call["first"]} of {call["retriever"]}, and fit it better than others'
     fix = 'choose a stronger model with --llm or behind $MEDIR_LLM_URL, another retriever, or '
     fix += f'--least {max(0.0, share - 0.01):.2f}; every answer is kept on its cassette'
     check(usable and share >= call['least'], what, 'queries', fix)
-    done = sum(counts.total() for counts in faults.values()) // (len(call['styles']) * call['per_style'])
+    each = len(call['styles']) * call['per_style']
+    done = sum(counts.total() for counts in faults.values()) // each
     call |= {'documents': done, 'left': len(documents) - done, 'found': len(found)}
-    call |= {'unspecific': len(retrievable) - len(found)}
-    call |= {'found_by_style': dict(Counter(row['style'] for row in found))}
+    call['unspecific'] = len(retrievable) - len(found)
+    call['found_by_style'] = dict(Counter(row['style'] for row in found))
     call |= {'faults': {style: dict(counts) for style, counts in faults.items()}, 'usage': repr(usage)}
     return with_lexical_overlap(walk, found, corpus)
 
 # %% ../../nbs/09_study/02_queries.ipynb #9d905abe
+_EMBEDDED = ('qwen2.5-coder-1.5b', 'smollm2')
+
+
 def writer_here() -> str:
     "The first of the embedded language models that runs here without fetching anything."
-    for name in ('qwen2.5-coder-1.5b', 'smollm2'):
-        runs = LLM(name).runs() if name in registry('llms') else ''
+    for name in (name for name in _EMBEDDED if name in registry('llms')):
+        runs = LLM(name).runs()
         if runs.startswith('yes') and 'fetching' not in runs:
-            break
-    return name
+            return name
+    return _EMBEDDED[-1]
 
 # %% ../../nbs/09_study/02_queries.ipynb #6395e628
 @follows_home
@@ -411,8 +457,8 @@ def generate_queries(
     sample: int = 60,  # documents that are asked about
     per_style: int = 1,  # queries that a document gets in each style
     retriever: str = '',  # by which a query must find its document; '': the last of `quick_systems`
-    first: int = 3,  # ranks among which it must be
-    least: float = 0.3,  # share of usable queries that find it; below, the call is refused
+    first: int = _FIRST,  # ranks among which it must be
+    least: float = _LEAST,  # share of usable queries that find it; below, the call is refused
     most_repeated: float = 0.5,  # share of a style's answers that may repeat each other
     seed: int | None = None,  # of the sample; None: the walk's
     minutes: float = 0,  # that writing may take; the documents that are left are for the next call; 0: any

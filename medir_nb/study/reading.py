@@ -35,7 +35,9 @@ def file_name(path: str | Path) -> str:
     return os.fsencode(path).decode('utf-8', 'backslashreplace')
 
 # %% ../../nbs/09_study/00_reading.ipynb #3b11cfb6
-_HIDDEN, _UNCERTAIN = '•••', 'uncertain'  # the language of a document, in place of a code
+_HIDDEN = '•••'
+_SHORTEST = 5  # letters and digits of a value whose first one is shown
+_UNCERTAIN = 'uncertain'  # the language of a document, in place of a code
 
 
 def masked(match: re.Match, replacement: str) -> str:
@@ -43,7 +45,7 @@ def masked(match: re.Match, replacement: str) -> str:
     if match.expand(re.sub('<[A-Z]+>', '', replacement)).strip():
         return match.expand(replacement)
     value = match[0]
-    if sum(c.isalnum() for c in value) < 5:
+    if sum(c.isalnum() for c in value) < _SHORTEST:
         return _HIDDEN
     end = re.search(r'\.[A-Za-z]{2,6}$', value)
     rest = re.sub(r'\w+', _HIDDEN, value[1 : end.start() if end else None])
@@ -62,14 +64,16 @@ def checked_languages() -> set[str]:
 def personal_data_lines(languages: dict) -> list[str]:
     "What was looked for in documents of `languages` (code → documents), and in which of them too little."
     rules, checked = _personal_rules().values(), checked_languages()
-    said = [f'in any language: {", ".join(row["title"] for row in rules if not row.get("languages"))}']
+    anywhere = ', '.join(row['title'] for row in rules if not row.get('languages'))
+    said = [f'personal data, in any language: {anywhere}']
     for code in sorted(checked & set(languages)):
         own = ', '.join(row['title'] for row in rules if code in row.get('languages', []))
-        said.append(f'in {language_name(code)}: {own}; a name without a keyword is not found')
-    said = [f'personal data, {line}' for line in said]
+        said.append(f'personal data, in {language_name(code)}: {own}; a name without a keyword is not found')
     names = {code: 'an uncertain language' if code == _UNCERTAIN else language_name(code) for code in languages}
-    if of_which := [f'{counted(n, "document")} in {names[c]}' for c, n in languages.items() if c not in checked]:
-        what = f'names, dates of birth and numbers of records are not looked for in {", ".join(of_which)}'
+    unchecked = {code: n for code, n in languages.items() if code not in checked}
+    if unchecked:
+        of_which = ', '.join(f'{counted(n, "document")} in {names[code]}' for code, n in unchecked.items())
+        what = f'names, dates of birth and numbers of records are not looked for in {of_which}'
         said.append(f'{what}: no find is no all-clear')
     return said
 
@@ -79,12 +83,12 @@ class PersonalData:
 
     def __init__(self):
         rules, others = list(_personal_rules()), tuple(checked_languages() - {'zh'})
-        self._by_script = {True: Washing(rules, ('zh',), masked), False: Washing(rules, others, masked)}
+        self._by_script = {'zh': Washing(rules, ('zh',), masked), '': Washing(rules, others, masked)}
         self.documents = 0  # in which something was found
 
     def read(self, text: str, language: str) -> bool:
         "Whether something was found in a document."
-        washing = self._by_script[language == 'zh']
+        washing = self._by_script['zh' if language == 'zh' else '']
         before = sum(washing.hits.values())
         washing.text(text)
         found = sum(washing.hits.values()) > before
@@ -93,7 +97,8 @@ class PersonalData:
 
     def table(self) -> pd.DataFrame:
         "`finds, times, documents, masked`: a row a rule that found something, the most frequent first."
-        sides, rows = self._by_script.values(), []
+        sides = self._by_script.values()
+        rows = []
         times = sum((Counter(washing.hits) for washing in sides), Counter())
         for name, n in times.most_common():
             shapes = dict.fromkeys(shape for washing in sides for shape in washing.shapes.get(name, ()))
@@ -163,9 +168,13 @@ class SourceReport:
     words: list = field(default_factory=list)  # of each document that was kept
 
 # %% ../../nbs/09_study/00_reading.ipynb #659195af
+_MOST_NAMES = 5  # of files or ids that a sentence lists
+
+
 def listed(names: list) -> str:
-    "The first five names of a list, and how many more there are."
-    return ', '.join(names[:5]) + (f' and {len(names) - 5:,} more' if len(names) > 5 else '')
+    "The first names of a list, and how many more there are."
+    more = f' and {len(names) - _MOST_NAMES:,} more' if len(names) > _MOST_NAMES else ''
+    return ', '.join(names[:_MOST_NAMES]) + more
 
 # %% ../../nbs/09_study/00_reading.ipynb #51af9b13
 def left_out(reading: SourceReport) -> list[tuple[str, int, str]]:
@@ -232,19 +241,21 @@ def _named_documents(source: str | Path, reading: SourceReport, below: Path | No
                 reading.decoded[encoding].append(inner)
             yield item, inner if holds_one_document(inner) else item.id, name
 
-# %% ../../nbs/09_study/00_reading.ipynb #0061d99a
-def _kept_documents(source: str | Path, reading: SourceReport, duplicates: Duplicates, below=None, columns=None):
-    "`(document, id)` of what goes into a corpus; whatever does not is in `reading`."
-    ids, left_out = UniqueIds(), {'empty': reading.empty, 'exact duplicate': reading.exact_duplicates}
-    for document, wanted, file in _named_documents(source, reading, below, columns):
-        doc_id, has_text = ids.new(wanted, file), f'{document.title}{whole_text(document)}'.strip()
-        reason = duplicates.why_left_out(document) if has_text else 'empty'
-        if reason:
-            left_out.get(reason, reading.near_duplicates).append(doc_id)
-        if reading.as_given or reason not in left_out:
-            reading.kept += 1
-            yield document, doc_id
-    reading.documents, reading.renamed = max(reading.documents, len(ids.given)), ids.renamed
+# %% ../../nbs/09_study/00_reading.ipynb #e036682e
+def _is_left_out(document: Document, doc_id: str, duplicates: Duplicates, reading: SourceReport) -> bool:
+    "Whether a document stays out of the corpus; it is named in `reading`."
+    if not f'{document.title}{whole_text(document)}'.strip():
+        reading.empty.append(doc_id)
+        return not reading.as_given
+    reason = duplicates.why_left_out(document)
+    if reason:
+        is_exact = reason == 'exact duplicate'
+        (reading.exact_duplicates if is_exact else reading.near_duplicates).append(doc_id)
+    return reason == 'exact duplicate' and not reading.as_given
+
+
+def _check_kept(source, reading: SourceReport):
+    "Say why no document came of a source, and what to do."
     what, fix = 'no document could be read', f'give {KNOWN} files, also with .gz'
     if reading.unreadable:
         first = reading.unreadable[0]
@@ -253,7 +264,34 @@ def _kept_documents(source: str | Path, reading: SourceReport, duplicates: Dupli
         what, fix = f'nothing stands in {counted(len(reading.empty), "document")}', 'give documents that have a text'
     check(reading.kept, what, source, fix)
 
+# %% ../../nbs/09_study/00_reading.ipynb #0061d99a
+def _kept_documents(
+    source: str | Path,
+    reading: SourceReport,
+    duplicates: Duplicates,
+    below: Path | None = None,
+    columns: dict | None = None,
+):
+    "`(document, id)` of what goes into a corpus; whatever does not is in `reading`."
+    ids = UniqueIds()
+    for document, wanted, file in _named_documents(source, reading, below, columns):
+        doc_id = ids.new(wanted, file)
+        if not _is_left_out(document, doc_id, duplicates, reading):
+            reading.kept += 1
+            yield document, doc_id
+    reading.documents, reading.renamed = max(reading.documents, len(ids.given)), ids.renamed
+    _check_kept(source, reading)
+
 # %% ../../nbs/09_study/00_reading.ipynb #47bfc479
+_SCRIPT_OF = 400  # characters of a document whose scripts are counted
+
+
+def _scripts(text: str) -> Counter:
+    "The scripts of the letters of a text."
+    letters = (c for c in text[:_SCRIPT_OF] if c.isalpha())
+    return Counter(unicodedata.name(c, 'UNKNOWN').split()[0].split('-')[0].lower() for c in letters)
+
+
 def _record(document: Document, doc_id: str) -> str:
     "A line of corpus.jsonl; half a surrogate pair becomes a sign that says so."
     row = {'_id': doc_id, 'title': document.title, 'text': whole_text(document), 'metadata': document.metadata}
@@ -274,18 +312,20 @@ def write_corpus(
             text = f'{document.title}\n{whole_text(document)}'.strip()
             own = language or text_language(text[:500]) or _UNCERTAIN
             languages[own] += 1
-            names = (unicodedata.name(c, 'UNKNOWN') for c in text[:400] if c.isalpha())
-            scripts.update(name.split()[0].split('-')[0].lower() for name in names)
+            scripts += _scripts(text)
             personal.read(text, own)
             reading.words.append(length_in_words(text))
             stream.write(_record(document, doc_id))
-    reading.languages, letters = dict(languages), max(1, scripts.total())
+    reading.languages = dict(languages)
+    letters = max(1, sum(scripts.values()))
     reading.scripts = {name: round(n / letters, 4) for name, n in scripts.most_common(5)}
     reading.with_personal_data, reading.personal_data = personal.documents, personal.table().to_dict('records')
     return reading
 
 # %% ../../nbs/09_study/00_reading.ipynb #5817394b
-def write_documents(source: str | Path, path: Path, below=None, columns: dict | None = None) -> SourceReport:
+def write_documents(
+    source: str | Path, path: Path, below: Path | None = None, columns: dict | None = None
+) -> SourceReport:
     "The documents of `write_corpus` alone; only what was left out is counted."
     reading, only_exact = SourceReport(_is_corpus(source)), Duplicates(near=0)
     with atomic_path(path) as part, open(part, 'w', encoding='utf-8') as stream:
@@ -293,26 +333,35 @@ def write_documents(source: str | Path, path: Path, below=None, columns: dict | 
     return reading
 
 # %% ../../nbs/09_study/00_reading.ipynb #a45e15e4
+_OF_A_TASK = ('corpus.jsonl', 'corpus.jsonl.gz', 'queries.jsonl', 'query.jsonl', 'pairs.jsonl', 'qrels', 'walk.yaml')
+
+
 def is_raw(source: str | Path) -> bool:
     "Whether a source is a folder or file of documents that no task is made of."
-    path, corpora = Path(source), ('corpus.jsonl', 'corpus.jsonl.gz')
+    path = Path(source)
     if path.is_dir():
-        parts = (*corpora, 'queries.jsonl', 'query.jsonl', 'pairs.jsonl', 'qrels', 'walk.yaml')  # of a task
-        return (
-            str(source) not in registry('tasks') and not is_index(path) and not any((path / p).exists() for p in parts)
-        )
+        is_task = str(source) in registry('tasks') or any((path / name).exists() for name in _OF_A_TASK)
+        return not is_task and not is_index(path)
+    return path.is_file() and not path.name.removesuffix('.gz').endswith('.jsonl') and not _is_zipped_task(path)
+
+
+def _is_zipped_task(path: Path) -> bool:
+    "Whether a ZIP file holds a corpus.jsonl."
     with contextlib.suppress(OSError, zipfile.BadZipFile, ValueError), zipfile.ZipFile(path) as archive:
-        return not any(Path(name).name in corpora for name in archive.namelist())
-    return path.is_file() and not path.name.removesuffix('.gz').endswith('.jsonl')
+        return any(Path(name).name in ('corpus.jsonl', 'corpus.jsonl.gz') for name in archive.namelist())
+    return False
 
 # %% ../../nbs/09_study/00_reading.ipynb #22830246
+_MOST_LINES = 8  # on what is not read
+
+
 def documents_task(
     source: str | Path,  # raw
     lang: str | None = None,
     below: Path | None = None,
     columns: dict | None = None,
 ) -> tuple[Task, SourceReport]:
-    "Raw documents as a task to search in, and what was met; what is left out is said, in eight lines at most."
+    "Raw documents as a task to search in, and what was met; what is left out is said."
     with tempfile.TemporaryDirectory(prefix='medir-') as folder:
         corpus_file = Path(folder) / 'corpus.jsonl'
         met = write_documents(Path(source).resolve(), corpus_file, below, columns)
@@ -322,8 +371,9 @@ def documents_task(
         except MedirError as fault:
             raise MedirError(fault.what, source, fault.fix) from None  # not the file that is thrown away
     said = skipped_lines(met)
-    for line in said[:8]:
+    for line in said[:_MOST_LINES]:
         note(line)
-    if len(said) > 8:
-        note(f'{counted(len(said) - 8, "more line")} of this kind: medir study look {typed(source)} tells all')
+    if len(said) > _MOST_LINES:
+        more = counted(len(said) - _MOST_LINES, 'more line')
+        note(f'{more} of this kind: medir study look {typed(source)} tells all')
     return replace(task, name=Path(source).resolve().name, source=str(source)), met

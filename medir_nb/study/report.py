@@ -13,7 +13,8 @@ from pathlib import Path
 import pandas as pd
 from ..core import atomic_path, boundary, file_fingerprint, home, MedirError, private_line, read_json, registry
 from ..core import typed, versions
-from ..core.console import counted
+from ..core.console import counted, progress
+from ..data import Task
 from ..evaluator import tests_table
 from ..judging import ADJUDICATED, decisions, note_step, read_queries, read_votes, study_steps, StudyFolder
 from ..judging.available_systems import adaptations
@@ -28,6 +29,7 @@ _QUERIES, _KIND = ('query', 'queries'), ['origin', 'style']
 
 
 def _cell(value) -> str:
+    "A value as a reader sees it."
     if value is None or value != value:
         return ''
     if isinstance(value, float):
@@ -49,6 +51,7 @@ def _missing(heading: str, what: str, command: str) -> dict:
 
 
 def _sentence(line: str) -> str:
+    "A line as a sentence of the page."
     return f'{line[0].upper()}{line[1:]}.' if line else ''
 
 # %% ../../nbs/09_study/07_report.ipynb #9a368793
@@ -82,7 +85,8 @@ def labels_section(walk: StudyFolder) -> dict:
         qrels = walk.task('test').qrels
     except MedirError as fault:
         return section('Labels', [_sentence(fault.what)])
-    counts, votes = qrels[qrels.query_id.isin(qrels[qrels.relevance > 0].query_id)], read_votes(walk)
+    counts = qrels[qrels.query_id.isin(qrels[qrels.relevance > 0].query_id)]
+    votes = read_votes(walk)
     people, disputed = set(votes.annotator) - {ADJUDICATED}, decisions(votes).query('how == "conflict"').query_id
     by = f', by {counted(len(people), "person", "people")}' if people else ''
     said = [f'Judged: {counted(len(counts), "pair")} of {counted(counts.query_id.nunique(), *_QUERIES)}{by}.']
@@ -100,7 +104,8 @@ def verdict_sections(walk: StudyFolder) -> list[dict]:
         return [_missing('Verdict', 'A verdict', f'verdict {typed(walk.folder.name)}')]
     verdict, image = Verdict(content), walk.folder / 'figures/verdict.png'
     figure = f'data:image/png;base64,{base64.b64encode(image.read_bytes()).decode()}' if image.is_file() else ''
-    unanswered, table = content.get('unanswered'), verdict.table.to_dict('records')
+    table = verdict.table.to_dict('records')
+    unanswered = content.get('unanswered')
     found = [section(UNANSWERED, ['What each system put first.'], unanswered)] if unanswered else []
     found += [section('Verdict', content['reasons'], table, figure, 'Quality against waiting')]
     how = 'A difference is b minus a, and b wins or loses; p values are corrected by Holm over the table.'
@@ -110,7 +115,7 @@ def verdict_sections(walk: StudyFolder) -> list[dict]:
     if content['agreement']:
         what = 'Kendall τ between the ranking by synthetic queries and by people, by number of labels.'
         found.append(section('Rank agreement', [what], content['agreement']))
-    found += [section(*part) for part in stress_parts(content)]
+    found += [section(heading, sentences, rows) for heading, sentences, rows in stress_parts(content)]
     missing = []
     for system, why in (content['left_out'] | content['not_run']).items():
         for place in filter(None, (str(walk.folder), walk.settings.documents)):  # where they lie here
@@ -132,47 +137,55 @@ def changed_section(walk: StudyFolder) -> list[dict]:
 # %% ../../nbs/09_study/07_report.ipynb #30dd6ba2
 def adapt_sections(walk: StudyFolder) -> list[dict]:
     "What each adaptation brought, and what it forgot."
-    sections, folder = [], walk.folder.name
+    folder = walk.folder.name
+    sections = []
     for one in adaptations(walk):
-        name, files = f'Adapting by {one["method"]}', ['corpus.jsonl', 'passages']
-        files += [f'qrels/{KINDS[kind]}.tsv' for kind in KINDS if kind == one.get('measured_on')]
-        stale = staleness_line(walk, one.get('stands_on'), 'this', 'medir study adapt', files, folder)
+        name = f'Adapting by {one["method"]}'
+        judged_by = [f'qrels/{split}.tsv' for kind, split in KINDS.items() if kind == one.get('measured_on')]
+        how = {'what': 'this', 'command': 'medir study adapt', 'names': ('corpus.jsonl', 'passages', *judged_by)}
+        stale = staleness_line(walk, one.get('stands_on'), **how, folder=folder)
         sections.append(section(name, [one.get('sentence', ''), _sentence(stale)], one.get('table') or []))
         if one.get('forgetting'):
             forgotten = tests_table(pd.DataFrame(one['forgetting'])).to_dict('records')
             sections.append(section(f'{name}: what it forgot', [], forgotten))
     return sections or [_missing('Adapting', 'An adapted model', f'adapt {typed(folder)}')]
 
+# %% ../../nbs/09_study/07_report.ipynb #2ae974cf
+def _contract_section(system: System, task: Task) -> dict:
+    "What one retriever reads."
+    heading = f'Contract of {system}'
+    try:
+        text = retriever_of(system).reads(Job(task))
+    except MedirError as error:
+        return section(heading, [f'It cannot be shown here: {error}'])
+    return section(heading, ['What it is given of one query and one document.'], listing=text)
+
 # %% ../../nbs/09_study/07_report.ipynb #7d01d080
 def _contract_sections(walk: StudyFolder) -> list[dict]:
-    "What each retriever of the choice is given of one query and one document."
+    "The contract of each retriever of the choice, on one query and one document."
     choice = verdict_content(walk).get('choice', '')
     if not choice or not any((walk.folder / f'qrels/{split}.tsv').is_file() for split in KINDS.values()):
         return []
     try:
-        systems = [replace(p, expansion=None, reranker=None) for p in parts(choice) if isinstance(p, System)]
+        systems = [part for part in parts(choice) if isinstance(part, System)]
         task = next(iter(study_tasks(walk).values()))
     except MedirError as error:
         return [section(f'Contract of {choice}', [f'It cannot be shown here: {error}'])]
-    sections = []
-    for system in dict.fromkeys(systems):
-        try:
-            about = 'What it is given of one query and one document.', retriever_of(system).reads(Job(task))
-        except MedirError as error:
-            about = f'It cannot be shown here: {error}', ''
-        sections.append(section(f'Contract of {system}', [about[0]], listing=about[1]))
-    return sections
+    retrievers = dict.fromkeys(replace(part, expansion=None, reranker=None) for part in systems)
+    return [_contract_section(part, task) for part in retrievers]
 
 # %% ../../nbs/09_study/07_report.ipynb #9759e792
-_FILES = 'walk.yaml corpus.jsonl queries.jsonl qrels/synthetic.tsv qrels/test.tsv verdict.json adapt.json'.split()
+_FILES = ('walk.yaml', 'corpus.jsonl', 'queries.jsonl', 'qrels/synthetic.tsv', 'qrels/test.tsv')
+_FILES += ('verdict.json', 'adapt.json')
 
 
 def receipt_section(walk: StudyFolder) -> dict:
     "What the numbers hang on; where a file has changed since the verdict, as it was then, too."
     content, now = verdict_content(walk), input_fingerprints(walk)
-    provenance, then = content.get('provenance', {}), content.get('stands_on', {})
+    provenance = content.get('provenance', {})
     facts = {f'file {name}': file_fingerprint(walk.folder / name) for name in _FILES if (walk.folder / name).is_file()}
-    facts |= {f'{n} at the verdict': value or 'was not there' for n, value in then.items() if value != now.get(n)}
+    then = {name: value for name, value in content.get('stands_on', {}).items() if value != now.get(name)}
+    facts |= {f'{name} at the verdict': value or 'was not there' for name, value in then.items()}
     for one in content.get('systems', []):
         facts[f'revision of {one["system"]}'] = next(iter(one['quality'].values())).get('revision', '')
     facts |= {name: provenance.get(name) for name in ('seed', 'finished')}
@@ -205,9 +218,16 @@ def privacy_line(walk: StudyFolder) -> str:
 def report_sections(walk: StudyFolder) -> list[dict]:
     "All parts of the page, in order."
     words = [{'word': word, 'meaning': meaning} for word, meaning in registry('glossary').items()]
-    documents = [*_look_sections(walk), queries_section(walk), labels_section(walk)]
-    read = [*verdict_sections(walk), *documents, *changed_section(walk), *adapt_sections(walk)]
-    return [*read, *_contract_sections(walk), receipt_section(walk), section('Words', [], words)]
+    makers = [
+        lambda: verdict_sections(walk),
+        lambda: [*_look_sections(walk), queries_section(walk), labels_section(walk)],
+        lambda: changed_section(walk),
+        lambda: adapt_sections(walk),
+        lambda: _contract_sections(walk),
+        lambda: [receipt_section(walk)],
+        lambda: [section('Words', [], words)],
+    ]
+    return [section for make in progress(makers, desc='report', unit='part') for section in make()]
 
 # %% ../../nbs/09_study/07_report.ipynb #dbaf505b
 def render_report(walk: StudyFolder, private: str = '') -> str:

@@ -128,6 +128,17 @@ def verdict_figure(csv):
     axes.set(xlabel='milliseconds a query (median)', ylabel=frame.measure.iloc[0] if 'measure' in frame else 'score')
     return figure
 
+# %% ../../nbs/09_study/05_verdict.ipynb #fdaa727d
+def _figure_rows(content: dict) -> pd.DataFrame:
+    "The rows of the figure: systems whose time is known."
+    judged_by, rows = content['judged_by'], []
+    for one in [one for one in content['systems'] if one['costs']]:
+        quality = {name: one['quality'][judged_by][name] for name in ('value', 'low', 'high')}
+        about = {'system': one['system'], 'kind': one['kind'], 'measure': f'{content["measure"]} ({judged_by})'}
+        waits = {'query_ms': one['costs']['query_ms'], 'choice': one['system'] == content['choice']}
+        rows.append(about | quality | waits)
+    return pd.DataFrame(rows)
+
 # %% ../../nbs/09_study/05_verdict.ipynb #737623db
 _STANDS_ON = {'corpus.jsonl': 'documents', 'queries.jsonl': 'queries', 'qrels/synthetic.tsv': 'queries'}
 _STANDS_ON |= {'qrels/test.tsv': 'labels', 'passages': 'passages'}
@@ -157,9 +168,11 @@ def staleness_line(
 # %% ../../nbs/09_study/05_verdict.ipynb #stre5spa
 def stress_parts(content: dict) -> list[tuple]:
     "Heading, sentences and rows of each table on other words; none where nobody asked for them."
-    found = content.get('stress') or {'sentences': [], 'stay': [], 'change': []}
-    same = 'The same in other words: the list should stay', found['sentences'], found['stay']
-    other = 'Something else in nearly the same words: the list should change', [], found['change']
+    stressed = content.get('stress')
+    if not stressed:
+        return []
+    same = 'The same in other words: the list should stay', stressed['sentences'], stressed['stay']
+    other = 'Something else in nearly the same words: the list should change', [], stressed['change']
     return [part for part in (same, other) if part[2]]
 
 # %% ../../nbs/09_study/05_verdict.ipynb #e0ad7567
@@ -187,14 +200,10 @@ def verdict_markdown(content: dict) -> str:
 # %% ../../nbs/09_study/05_verdict.ipynb #d6aeb254
 def write_verdict(walk: StudyFolder, content: dict) -> Verdict:
     "Write `verdict.json`, `verdict.md` and the figure of a walk."
-    content, rows = plain(content), []  # rows of the figure: systems whose time is known
-    by = content['judged_by']
-    for one in [one for one in content['systems'] if one['costs']]:
-        quality = {name: one['quality'][by][name] for name in ('value', 'low', 'high')}
-        about = {'system': one['system'], 'kind': one['kind'], 'measure': f'{content["measure"]} ({by})'}
-        waits = {'query_ms': one['costs']['query_ms'], 'choice': one['system'] == content['choice']}
-        rows.append(about | quality | waits)
-    save_figure('verdict', pd.DataFrame(rows), verdict_figure, walk.path('figures/verdict.csv').parent)
+    content = plain(content)
+    rows = _figure_rows(content)
+    if len(rows):
+        save_figure('verdict', rows, verdict_figure, walk.path('figures/verdict.csv').parent)
     with atomic_path(walk.path('verdict.md')) as part:
         part.write_text(verdict_markdown(content), encoding='utf-8')
     write_json(walk.path('verdict.json'), content)
@@ -236,12 +245,20 @@ class Decision:
 # %% ../../nbs/09_study/05_verdict.ipynb #b6c03d22
 def _more_queries(matrix: pd.DataFrame, pair: tuple[str, str], least: float) -> int:
     "How many more labelled queries would show a difference of `least` between two systems."
+    pairs = matrix.shape[1] * (matrix.shape[1] - 1) // 2
     spread = difference_spread(matrix[pair[0]] - matrix[pair[1]])
     if math.isnan(spread):  # of one query nothing follows
         return 0
     if len(matrix) < FEWEST_FOR_SPREAD or spread <= 0:  # too few, or all alike: they say nothing of the spread
         spread = USUAL_SPREAD
-    return max(0, queries_needed(least, spread, alpha=ALPHA / math.comb(matrix.shape[1], 2)) - len(matrix))
+    return max(0, queries_needed(least, spread, alpha=ALPHA / pairs) - len(matrix))
+
+
+def _condensed_choice(judge: CandidateScores, waits: dict, worth: float) -> str:
+    "The choice where unjudged documents leave the lists; '' where no irrelevant document is known."
+    scores = [condensed_scores(score, judge.measure) for score in judge.scores]
+    means = {score.system: score.values(judge.measure).mean() for score in scores if score is not None}
+    return '' if None in scores else choose_system(pd.Series(means), waits, worth)
 
 # %% ../../nbs/09_study/05_verdict.ipynb #67ec6a66
 def system_waits(costs: dict[str, Costs | None]) -> dict[str, float]:
@@ -251,22 +268,30 @@ def system_waits(costs: dict[str, Costs | None]) -> dict[str, float]:
     return {system: max(ms, *waited[system]) for system, ms in measured.items()}
 
 # %% ../../nbs/09_study/05_verdict.ipynb #4806dced
-def decide_from(measured: dict, costs: dict, worth: float = 0.005, least: float = 0.03) -> Decision:
+def decide_from(
+    measured: dict[str, CandidateScores], costs: dict[str, Costs | None], worth: float = 0.005, least: float = 0.03
+) -> Decision:
     "What follows from labels of people; where there are none, from synthetic queries."
     judged_by = 'people' if 'people' in measured else 'synthetic'
     judge, waits = measured[judged_by], system_waits(costs)
     choice, beaten = choose_system(judge.means, waits, worth), better_systems(judge.tests)
-    worse = tuple(system for system, by in beaten.items() if choice in by)
-    is_open = tuple(system for system in judge.means.index if system not in (*worse, choice))
+    worse = [system for system, by in beaten.items() if choice in by]
+    is_open = [system for system in judge.means.index if system not in (*worse, choice)]
     unbeaten = [system for system in judge.means.index if system not in beaten] or [choice]
     least_cost = cheapest(unbeaten, waits) if waits else ''
     rival = least_cost if least_cost in is_open else next(iter(is_open), '')
-    more = _more_queries(judge.matrix, (choice, rival), least) if rival else 0
-    known = [condensed_scores(score, judge.measure) for score in judge.scores] if judged_by == 'people' else [None]
-    means = {score.system: score.values(judge.measure).mean() for score in known if score is not None}
-    condensed = '' if None in known else choose_system(pd.Series(means), waits, worth)
-    places = judged_by, choice, judge.means.index[0], least_cost, is_open, worse, rival
-    return Decision(*places, least if rival else 0.0, more, condensed)
+    return Decision(
+        judged_by=judged_by,
+        choice=choice,
+        lead=judge.means.index[0],
+        cheapest=least_cost,
+        open=tuple(is_open),
+        worse=tuple(worse),
+        rival=rival,
+        gap=least if rival else 0.0,
+        more=_more_queries(judge.matrix, (choice, rival), least) if rival else 0,
+        condensed=_condensed_choice(judge, waits, worth) if judged_by == 'people' else '',
+    )
 
 # %% ../../nbs/09_study/05_verdict.ipynb #d41e77a1
 @dataclass(frozen=True)
@@ -313,22 +338,23 @@ def kinds_agreement(compared: Comparison) -> pd.DataFrame:
     return rank_agreement(*matrices, len(task.qrels) / len(task.queries), seed=compared.walk.settings.seed)
 
 # %% ../../nbs/09_study/05_verdict.ipynb #bc4de9e7
-_QUERIES = 'query', 'queries'
-_LABELLED = 'labelled query', 'labelled queries'
-
-
 def _listed(names) -> str:
     "Names as a text: `a, b and c`."
     *first, last = names
     return f'{", ".join(first)} and {last}' if first else last
 
+
+def _ground(decision: Decision, measured: CandidateScores) -> str:
+    "What was judged, in words."
+    many, is_by_people = len(measured.matrix), decision.judged_by == 'people'
+    kind, unit = 'labelled' if is_by_people else 'synthetic', 'query' if many == 1 else 'queries'
+    few = ' and which are too few' if many < FEWEST_QUERIES else ''
+    return f'{many:,} {kind} {unit}{"" if is_by_people else f", which no person judged{few},"}'
+
 # %% ../../nbs/09_study/05_verdict.ipynb #4e3a49bd
 def recommendation_sentence(decision: Decision, measured: CandidateScores, costs: dict[str, Costs | None]) -> str:
     "The recommendation in one sentence."
-    d, row, is_by_people = decision, measured.rows[decision.choice], decision.judged_by == 'people'
-    ground = counted(len(measured.matrix), *(f'{"labelled" if is_by_people else "synthetic"} {q}' for q in _QUERIES))
-    few = ' and which are too few' if len(measured.matrix) < FEWEST_QUERIES else ''
-    ground += '' if is_by_people else f', which no person judged{few},'
+    d, ground, row = decision, _ground(decision, measured), measured.rows[decision.choice]
     was_quiet = not any(cost and cost.was_busy for cost in costs.values())  # else no time is quoted
     waits = {name: f'{three_digits(ms)} ms a query' for name, ms in system_waits(costs).items() if was_quiet}
     score = f'{measured.measure} {row["value"]:.3f} {ends_text(row["low"], row["high"], ".3f")}'.strip()
@@ -340,12 +366,12 @@ def recommendation_sentence(decision: Decision, measured: CandidateScores, costs
         clauses = [f'Take {own}: on {ground} {shown}']
     else:
         also = ', which is the cheapest, too' if d.cheapest == d.choice else ''
-        start = f'No difference that {"these" if is_by_people else "the"} {ground} can show'
+        start = f'No difference that {"these" if d.judged_by == "people" else "the"} {ground} can show'
         clauses = [start, f'the best mean is that of {own}{also}']
     if d.cheapest in waits and d.cheapest != d.choice:
         clauses.append(f'{d.cheapest} is the cheapest of them ({waits[d.cheapest]})')
     if d.more:
-        unit = 'more labelled queries' if is_by_people else 'labelled queries'
+        unit = 'more labelled queries' if d.judged_by == 'people' else 'labelled queries'
         clauses.append(f'about {rounded(d.more):,} {unit} would show a difference of {d.gap:.2g} to {d.rival}')
     return f'{"; ".join(clauses)}.'
 
@@ -361,25 +387,30 @@ def guess_accuracy() -> str:
 
 def _guess_reasons(compared: Comparison) -> list[str]:
     "What a ranking by synthetic queries alone is worth."
-    many, is_in_vain = len(compared.judge.matrix), (compared.walk.folder / 'qrels/test.tsv').is_file()
-    start = 'No label of people counts here' if compared.disputed or is_in_vain else 'Nobody has labelled anything'
+    judged_in_vain = compared.disputed or (compared.walk.folder / 'qrels/test.tsv').is_file()
+    start = 'No label of people counts here' if judged_in_vain else 'Nobody has labelled anything'
+    many = len(compared.judge.matrix)
     cure = 'a stronger writer (medir study queries --llm, or a server at $MEDIR_LLM_URL) brings more'
-    few = f'A verdict wants {FEWEST_QUERIES} queries, and there are {many}: {cure}, labels bring better.'
+    few = [f'A verdict wants {FEWEST_QUERIES} queries, and there are {many}: {cure}, labels bring better.']
     why = 'synthetic queries repeat the words of their text and favour BM25'
-    return [*([few] if many < FEWEST_QUERIES else []), f'{start}, so this ranking is a guess: {why}.', guess_accuracy()]
+    guess = [f'{start}, so this ranking is a guess: {why}.', guess_accuracy()]
+    return few + guess if many < FEWEST_QUERIES else guess
 
 # %% ../../nbs/09_study/05_verdict.ipynb #2d07c25a
+_LEFT_OUT = {'unanswered': 'for which nothing was relevant', 'unfinished': 'begun and not finished'}
+
+
 def reasons_of(compared: Comparison) -> list[str]:
     "What the sentence stands on."
     d, means, agreement = compared.decision, compared.judge.means, kinds_agreement(compared)
     reasons = _guess_reasons(compared) if d.judged_by == 'synthetic' else []
     if compared.disputed:
-        many = counted(compared.disputed, *_LABELLED)
+        many = counted(compared.disputed, 'labelled query', 'labelled queries')
         reasons.append(f'Left out: {many} on which people differ; labels/adjudication.csv settles them.')
-    for field, why in (('unanswered', 'for which nothing was relevant'), ('unfinished', 'begun and not finished')):
+    for field, why in _LEFT_OUT.items():
         found = compared.labels.get(field, 0)
         if many := found if isinstance(found, int) else len(found):
-            reasons.append(f'Left out: {counted(many, *_LABELLED)} {why}.')
+            reasons.append(f'Left out: {counted(many, "labelled query", "labelled queries")} {why}.')
     if len(agreement) and np.isnan(agreement.tau.iloc[-1]):
         reasons.append('Synthetic queries tell none of the systems apart, so their ranking says nothing.')
     elif len(agreement):
@@ -399,40 +430,59 @@ def reasons_of(compared: Comparison) -> list[str]:
     return reasons
 
 # %% ../../nbs/09_study/05_verdict.ipynb #fd8c8b77
-_MOST_SHOWN = 20
+_UNFOUND, _MOST_SHOWN = 'something relevant, which no system finds', 20
 
 
 def unanswered_queries(compared: Comparison) -> list[dict]:
-    "Texts of the queries that found nothing relevant, by people and then by systems, with what each puts first."
+    "Texts of the queries for which people, and then of those for which systems found nothing; what each put first."
     walk, judge, depths = compared.walk, compared.judge, compared.labels.get('unanswered', {})
-    texts, corpus, in_vain = {row['_id']: row['text'] for row in read_queries(walk)}, study_corpus(walk), {}
+    texts, corpus = {row['_id']: row['text'] for row in read_queries(walk)}, study_corpus(walk)
+    in_vain = {}
     for pair in read_pool(walk):
         query_id, doc_id = pair['query_id'], pair['doc_id']
         if query_id in depths and query_id in texts and doc_id in corpus:
             known = f'nothing down to document {depths[query_id]} of each'
             row = in_vain.setdefault(query_id, {'query': texts[query_id], 'known': known})
             row |= {system: snippet('', corpus.text(doc_id)) for system, rank in pair['brought'].items() if rank == 1}
-    rows, matrix = list(in_vain.values())[:_MOST_SHOWN], judge.matrix
+    rows = list(in_vain.values())[:_MOST_SHOWN]
+    matrix = judge.matrix
     for query_id in matrix.index[(matrix == 0).all(axis=1)][:_MOST_SHOWN]:
-        row = {'query': judge.task.queries.text(query_id), 'known': 'something relevant, which no system finds'}
+        row = {'query': judge.task.queries.text(query_id), 'known': _UNFOUND}
         rows.append(row | {score.system: first_text(score, query_id) for score in judge.scores})
     return rows
+
+# %% ../../nbs/09_study/05_verdict.ipynb #f20a1ea6
+def _system_entries(compared: Comparison) -> list[dict]:
+    "Each system with all that is known of it, the best mean on the labels that decide first."
+    rows, behind = {kind: found.rows for kind, found in compared.measured.items()}, compared.judge.behind_best
+    entries = []
+    for system in compared.judge.means.index:
+        costs = compared.costs.get(system)
+        entry = {'system': system, 'kind': system_kind(system), 'behind': behind[system]}
+        entry['quality'] = {kind: of_kind[system] for kind, of_kind in rows.items()}
+        entries.append(entry | {'costs': asdict(costs) if costs else None})
+    return entries
+
+# %% ../../nbs/09_study/05_verdict.ipynb #b5dcc592
+def _provenance(compared: Comparison) -> dict:
+    "What the numbers hang on."
+    by_kind = compared.measured.items()
+    return {
+        'tasks': {kind: found.task.fingerprint for kind, found in by_kind},
+        'judgements': {kind: len(found.task.qrels) for kind, found in by_kind},
+        'seed': compared.walk.settings.seed,
+        'settings': {kind: {score.system: score.settings for score in found.scores} for kind, found in by_kind},
+        'versions': versions(),
+        'machine': machine(),
+        'finished': time.strftime('%Y-%m-%dT%H:%M:%S'),
+    }
 
 # %% ../../nbs/09_study/05_verdict.ipynb #e3e22b13
 def _content(compared: Comparison) -> dict:
     "What a verdict says of measured systems."
-    decision, judge, measured = compared.decision, compared.judge, compared.measured
-    by_system, behind = {score.system: score for score in judge.scores}, judge.behind_best
-    rows = {kind: found.rows for kind, found in measured.items()}
+    decision, judge = compared.decision, compared.judge
+    by_system = {score.system: score for score in judge.scores}
     changed = compare(by_system[compared.other], by_system[decision.choice], judge.measure, show=5).changed
-    systems = []
-    for system in judge.means.index:  # the best mean first
-        entry, costs = (
-            {'system': system, 'kind': system_kind(system), 'behind': behind[system]},
-            compared.costs.get(system),
-        )
-        entry['quality'] = {kind: of_kind[system] for kind, of_kind in rows.items()}
-        systems.append(entry | {'costs': asdict(costs) if costs else None})
     return {
         'walk': compared.walk.settings.name,
         'sentence': recommendation_sentence(decision, judge, compared.costs),
@@ -441,23 +491,15 @@ def _content(compared: Comparison) -> dict:
         'measure': judge.measure,
         'worth': compared.worth,
         'least': compared.least,
-        'judged': {kind: len(found.matrix) for kind, found in measured.items()},
-        'systems': systems,
-        'tests': {kind: found.tests.to_dict('records') for kind, found in measured.items()},
+        'judged': {kind: len(found.matrix) for kind, found in compared.measured.items()},
+        'systems': _system_entries(compared),
+        'tests': {kind: found.tests.to_dict('records') for kind, found in compared.measured.items()},
         'agreement': kinds_agreement(compared).to_dict('records'),
         'unanswered': unanswered_queries(compared),
         'disputed': compared.disputed,
         'changed': changed.to_dict('records'),
         'changed_from': compared.other,
-        'provenance': {  # what the numbers hang on
-            'tasks': {kind: found.task.fingerprint for kind, found in measured.items()},
-            'judgements': {kind: len(found.task.qrels) for kind, found in measured.items()},
-            'seed': compared.walk.settings.seed,
-            'settings': {kind: {s.system: s.settings for s in found.scores} for kind, found in measured.items()},
-            'versions': versions(),
-            'machine': machine(),
-            'finished': time.strftime('%Y-%m-%dT%H:%M:%S'),
-        },
+        'provenance': _provenance(compared),
     }
 
 # %% ../../nbs/09_study/05_verdict.ipynb #stre5sco
