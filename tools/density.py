@@ -23,12 +23,12 @@ MODELS = {
 
 # the most that the package may have, and the least of `AT_LEAST`: the figures of the day; behind each, the aim
 LIMITS = {
-    'exported lines': 51_202,  # aim 37,000
-    'lines of tests': 29_836,  # 27,000
+    'exported lines': 48_010,  # aim 37,000
+    'lines of tests': 25_353,  # 27,000
     'rooms': 12,  # 12
-    'public names': 897,  # 900
+    'public names': 872,  # 900
     'signatures with home_folder': 22,  # 60
-    'lessons that call a private helper, %': 4.7,  # 8
+    'lessons that call a private helper, %': 3.3,  # 8
     'words an exported line': 3,
     'longest cell': 60,  # 60
     'p90 of cells': 28,  # 28
