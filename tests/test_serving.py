@@ -971,7 +971,7 @@ def test_a_read_only_index_is_served_and_searched(promised, tmp_path, monkeypatc
         updates.promise(tmp_path / 'index', {'delete': ['d001']})
     with read_only(tmp_path / 'index', monkeypatch) as folder:
         service = retrieval.Service(folder, updates=True)
-        hits = asyncio.run(service.batcher.ask('heart', {'k': 3}))['hits']
+        hits = asyncio.run(service.batcher.ask('heart', '{"k": 3}'))['hits']
         assert hits == Index(folder).answers(['heart'], 3)[0] != []
         wait_for(lambda: bool(service.health()['update_fault']) == bool(promised), seconds=5)
         assert service.health()['pending_updates'] == promised
