@@ -204,7 +204,7 @@ def test_merged_or_not_stage_two_begins_with_the_same_vectors(small, backbone, t
 _KILLED_BETWEEN = """
 import json, os, signal, sys
 from medir_nb.trainer import retriever
-retriever.write_tuning_data = lambda *given: os.kill(os.getpid(), signal.SIGKILL)
+retriever.write_tuning_data = lambda *given, **named: os.kill(os.getpid(), signal.SIGKILL)
 retriever.train_retriever(json.loads(sys.argv[1]))
 """
 
