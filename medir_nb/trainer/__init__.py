@@ -10,5 +10,7 @@ MODULES = (
 __getattr__, __dir__, __all__ = open_door(__name__, MODULES)
 
 # each of these registers its kinds
-from . import augmentation, contamination_check, curation, labelled_sets, mined_rows, negative_mining, synthetic  # noqa: E402
-from . import alignment, cross_encoder, encoders, late_encoder, pair, retriever, retromae, sft, splade, tuning_rows  # noqa: E402
+from . import augmentation, contamination_check, curation, labelled_sets, mined_rows  # noqa: E402
+from . import negative_mining, synthetic, tuning_rows  # noqa: E402
+from . import alignment, cross_encoder, encoders, late_encoder, pair  # noqa: E402
+from . import retriever, retromae, sft, splade  # noqa: E402
