@@ -196,11 +196,15 @@ ENGINES = {'local': LocalEngine, 'ray': RayEngine}
 def engine_named(
     name: str = 'local',  # local, ray or ray:ADDRESS
     workers: int = 0,  # 0: as many as there is room for
+    *more,  # what its class takes besides
+    engines: dict = ENGINES,
+    where: str = '--engine',  # it is named
 ):
     "An engine; another one is a class with `map`, and its row in `ENGINES`."
     kind, _, address = name.partition(':')
-    check(kind in ENGINES, f'unknown engine {kind!r}', '--engine', nearest(kind, ENGINES))
-    return ENGINES[kind](workers, *filter(None, [address]))
+    check(kind in engines, f'unknown engine {kind!r}', where, nearest(kind, engines))
+    with boundary(f'{kind} takes no address', where, f'write {kind}', (TypeError,) if address else ()):
+        return engines[kind](workers, *more, *filter(None, [address]))
 
 # %% ../../nbs/00_core/13_engines.ipynb #52ad07f6
 def work_off(

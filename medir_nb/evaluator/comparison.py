@@ -91,13 +91,13 @@ def differences_text(scores: list[Scores]) -> str:
         elif repr(value) not in _SAY_NOTHING and name != 'load' and not name.startswith('part '):
             alone.setdefault(tuple(values), []).append(f'{name} {value}')
     lines += [f'  only {", ".join(labels)}: {", ".join(entries)}' for labels, entries in alone.items()]
-    unknown = [score.label for score in scores if 'settings' not in score.stats]
+    unknown = [score.label for score in scores if not score.stats.get('settings')]
     if lines:
         lines.insert(0, 'settings that differ:')
     elif len(scores) - len(unknown) > 1:
         lines = ['settings that differ: none']
     if unknown:
-        lines.append(f'settings of {", ".join(unknown)}: not known (a run file)')
+        lines.append(f'settings of {", ".join(unknown)}: not known')
     cut = cut_line(scores)
     return '\n'.join([*lines, cut] if cut else lines)
 

@@ -154,7 +154,7 @@ def difference_spread(
     return float(np.sqrt((around_mean**2).sum() / (len(total) - 1)) * len(total) / len(difference))
 
 # %% ../../nbs/06_evaluator/00_statistics.ipynb #27d95cbb
-USUAL_SPREAD = 0.25  # of differences in nDCG@10 between unlike retrievers; measured above
+USUAL_SPREAD = 0.25  # of differences in nDCG@10 between unlike retrievers
 ALPHA, POWER = 0.05, 0.8  # two-sided; the share of repetitions in which a difference of that size would be shown
 FEWEST = 6  # pairs; of five, no randomisation test has a p below .05
 

@@ -103,7 +103,7 @@ class _RetrieverBase(Stage):
 
     def prepare(self, job: Job):
         "What is made of the documents before the first question."
-        raise NotImplementedError
+        raise NotImplementedError(f'{type(self).__name__} has no prepare')
 
     def prepared(self, job: Job):
         "The same; a service has it already."
@@ -113,6 +113,8 @@ class _RetrieverBase(Stage):
         "The first `depth` documents of each query, or the scores of the pairs in `pool`."
         depth = depth if pool is None else len(job.task.corpus)
         run = self.prepared(job).search(_asked_queries(job.task, expanded), depth)
+        is_run = isinstance(run, pd.DataFrame) and {'query_id', 'doc_id', 'score'} <= set(run)
+        check(is_run, 'search gives no frame of query_id, doc_id, score', self.expression.name, 'see docs/adding.md')
         return Ranking(run, Counts(similarity=self.expression.name))
 
     def run(self, job: Job, k: int) -> Ranking:
@@ -195,7 +197,8 @@ class Retriever(_RetrieverBase):
 
     def reads(self, job: Job) -> str:
         "What it is given of the first query and document."
-        return '\n'.join(f'{name:9s} {value}' for name, value in self.settings(job).items())
+        told = '\n'.join(f'{name:9s} {value}' for name, value in self.settings(job).items())
+        return told or f'{self.expression.name} tells no settings'
 
 # %% ../../nbs/04_retrieval/08_retriever.ipynb #f840bffc
 _OPTIONS = {

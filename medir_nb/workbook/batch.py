@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 import pydantic
-from ..core.engines import LocalEngine, RayEngine, done_by
+from ..core.engines import LocalEngine, RayEngine, done_by, engine_named
 from ..core.errors import check, MedirError, nearest
 from ..core.places import follows_home, home
 from ..core.settings import read_yaml
@@ -135,12 +135,10 @@ def _label(i: int, run: dict) -> str:
 class _Batch:
     "The runs of a batch while they are worked off."
 
-    def __init__(self, path: Path, force: bool, engine: str | None = None):
-        batch = read_batch(path, engine)
+    def __init__(self, path: str | Path, force: bool, engine: str | None = None):
+        batch = read_batch(Path(path), engine)
         self.runs, self.workers, self.hours = batch['runs'], batch['workers'], batch['hours']
-        name, _, address = batch['engine'].partition(':')
-        check(name in ENGINES, f'unknown engine {name!r}', path, nearest(name, ENGINES))
-        self.engine = ENGINES[name](self.workers, force, *filter(None, [address]))
+        self.engine = engine_named(batch['engine'], self.workers, force, engines=ENGINES, where=path)
         self.makers = makers_of(self.runs)
         self.done = {}  # number → future of its receipt
         reasons = {i: obstacles(run['notebook'], run_parameters(run)) for i, run in enumerate(self.runs)}
@@ -179,7 +177,7 @@ class _Batch:
 # %% ../../nbs/11_workbook/09_batch.ipynb #85c6b3f8
 @follows_home
 def run_batch(
-    path: Path,  # a YAML file
+    path: str | Path,  # a YAML file
     force: bool = False,  # also what has a valid receipt
     home_folder=None,
     engine: str | None = None,  # local, ray or ray:ADDRESS; default: what the file says
@@ -191,7 +189,7 @@ def run_batch(
         # in the order of the file, so that whatever a run waits for was handed in before it
         for i in numbers:
             batch.done[i] = pool.submit(batch.receipt, i)
-        for i in progress(numbers, desc=path.stem, unit='notebook'):
+        for i in progress(numbers, desc=Path(path).stem, unit='notebook'):
             label = _label(i, batch.runs[i])
             try:
                 receipts.append(batch.done[i].result())
