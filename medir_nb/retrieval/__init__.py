@@ -8,3 +8,4 @@ MODULES = (
     'expressions'
 ).split()
 __getattr__, __dir__, __all__ = open_door(__name__, MODULES)
+# another kind of retriever is registered here: from . import MODULE
