@@ -1,6 +1,7 @@
-"""Fixtures every test may use: a private home folder, a tiny task in BEIR's layout, and the command in-process or as its own process."""
+"""Fixtures of every test: a private home folder, a tiny task in BEIR's layout, the command here or as a process."""
 
-import contextlib, html.parser, http.server, json, multiprocessing.util, os, re, signal, socket, subprocess, sys, tempfile, threading, time, zlib
+import contextlib, html.parser, http.server, json, multiprocessing.util, os, re
+import signal, socket, subprocess, sys, tempfile, threading, time, zlib
 from collections import namedtuple
 from pathlib import Path
 import pytest
@@ -74,8 +75,8 @@ MOVED = int(os.environ.get('MEDIR_TEST_SEED', 0))
 
 @contextlib.contextmanager
 def seeded(seed=0):
-    """The random states of Python, numpy and torch begin at `seed` and are put back afterwards: what is drawn inside hangs on
-    nothing that ran before."""
+    """The random states of Python, numpy and torch begin at `seed` and are put back afterwards.
+    What is drawn inside hangs on nothing that ran before."""
     import random, numpy as np, torch
 
     seed += 1000 * MOVED
@@ -181,8 +182,8 @@ class Page(html.parser.HTMLParser):
 
 @pytest.fixture(scope='session', autouse=True)
 def temporary(tmp_path_factory):
-    """What libraries leave in the folder for temporary files goes with those of pytest: a killed kernel's connection file, an
-    empty cache of torch's. The path is short, for sockets."""
+    """What libraries leave in the folder for temporary files goes with those of pytest: a killed kernel's connection
+    file, an empty cache of torch's. The path is short, for sockets."""
     # its own folder goes at exit, when that of pytest may be gone already
     multiprocessing.util.get_temp_dir()
     folder = tmp_path_factory.getbasetemp() / 't'
@@ -224,8 +225,8 @@ def home(tmp_path, monkeypatch, request):
 
 @pytest.fixture
 def vllm_server(tmp_path, monkeypatch):
-    """`with vllm_server(NAME, dtype) as options:` serves a language model of the registry by vLLM; the options of an `LLM` that asks
-    it. Skips where the environment `vllm` is in neither of its places."""
+    """`with vllm_server(NAME, dtype) as options:` serves a language model of the registry by vLLM.
+    An `LLM` with these options asks it. Skips where the environment `vllm` is in neither of its places."""
     from medir_nb.encoder.environments import environment_python
     from medir_nb.generator import llm_spec
     from medir_nb.generator.local_llm import weights_folder
@@ -355,8 +356,8 @@ def medir_data():
 
 @pytest.fixture
 def fake_minilm(monkeypatch):
-    """Every torch model becomes a hash of words (64 dimensions, at most 8 words): dense paths without the 7 s that sentence-transformers takes to import.
-    The returned list holds `(role, texts)` of each call."""
+    """Every torch model becomes a hash of words (64 dimensions, at most 8 words), without the 7 s of importing
+    sentence-transformers. The returned list holds `(role, texts)` of each call."""
     import numpy as np
     from medir_nb import encoder
 
@@ -397,8 +398,8 @@ def echo(body, text=None):
 
 
 class Fake:
-    """A server that follows a script, then answers what `answer(body)` makes of a request (chat: `echo: PROMPT`). An item of the
-    script is `(status, body, headers)`, or one of ok, hang, broken, cut, text:TEXT."""
+    """A server that follows a script, then answers what `answer(body)` makes of a request (chat: `echo: PROMPT`).
+    An item of the script is `(status, body, headers)`, or one of ok, hang, broken, cut, text:TEXT."""
 
     def __init__(self, *script, context=None, answer=echo):
         self.script, self.context, self.answer = list(script), context, answer

@@ -1,5 +1,5 @@
-"""A simulated cluster: nodes of Ray on this machine. Ray gives its dashboard's agent 15 seconds to start, which a busy machine does not
-keep, so an agent that does nothing takes its place: nobody looks at a dashboard here."""
+"""A simulated cluster: nodes of Ray on this machine. Ray gives its dashboard's agent 15 seconds to start, which a busy
+machine does not keep, so an agent that does nothing takes its place: nobody looks at a dashboard here."""
 
 import contextlib, os, socket, sys, threading, time
 from pathlib import Path

@@ -1,12 +1,13 @@
-"""Figures of work in shards, each printed as a line of JSON; times are seconds of a clock and, since a machine is seldom alone, of
-processors (all processes of the work together).
+"""Figures of work in shards, each printed as a line of JSON. Times are seconds of a clock and, since a machine is
+seldom alone, of processors (all processes of the work together).
 
     python tests/scale_figures.py engine --texts 20000 [--system minilm] [--rounds 3]
     python tests/scale_figures.py shards
     python tests/scale_figures.py million
 
-`engine` encodes with two processes, each with its share, and with two actors of a Ray cluster on this machine. `shards` gives the
-cost of a shard of ten texts, of 10 to 1,000 shards, with vectors that cost nothing. `million` encodes and searches a million texts."""
+`engine` encodes with two processes, each with its share, and with two actors of a Ray cluster on this machine.
+`shards` gives the cost of a shard of ten texts, of 10 to 1,000 shards, with vectors that cost nothing.
+`million` encodes and searches a million texts."""
 
 import argparse, json, multiprocessing, tempfile, threading, time
 from functools import partial

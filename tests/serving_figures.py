@@ -1,4 +1,4 @@
-"""Figures of an index and its service, each printed as a line of JSON; measure them on a machine that does nothing else.
+"""Figures of an index and its service, each a line of JSON; measure them on a machine that does nothing else.
 
     python tests/serving_figures.py build  --documents 100000 --folder DIR [--system minilm] [--random-vectors]
     python tests/serving_figures.py live   --folder DIR [--share 0.01]
@@ -65,7 +65,7 @@ def build(given):
 
 
 def live(given):
-    "A running service is sent a share of the documents anew; how long until it finds the last of them, and what it says meanwhile."
+    "A running service is sent a share of the documents anew: how long until it finds the last, what it says meanwhile."
 
     from medir_nb.retrieval import Index
 

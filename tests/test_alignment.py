@@ -1,4 +1,4 @@
-"""Two towers of unequal size, tiny and random: losses by hand, frozen to the bit, kills, the query side alone, what cannot meet, and a collapse."""
+"""Two tiny random towers of unequal size: losses by hand, what is frozen, kills, the query side, refusals, collapse."""
 
 from pathlib import Path
 from types import SimpleNamespace

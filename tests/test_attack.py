@@ -363,12 +363,18 @@ def options(home, rng):
 PUBMED = """<?xml version="1.0" encoding="utf-8"?>
 <!DOCTYPE PubmedArticleSet PUBLIC "-//NLM//DTD PubMedArticle, 1st January 2025//EN" "https://dtd.nlm.nih.gov/x.dtd">
 <PubmedArticleSet>%s<DeleteCitation><PMID Version="1">3</PMID></DeleteCitation></PubmedArticleSet>"""
-CITATION = """<PubmedArticle><MedlineCitation><PMID Version="%d">%d</PMID><Article><ArticleTitle>Beta<sub>2</sub> &amp; %s
-</ArticleTitle><Abstract><AbstractText Label="AIM">10<sup>-3</sup> g &lt; 2</AbstractText><AbstractText>é</AbstractText>
-</Abstract></Article></MedlineCitation></PubmedArticle>"""
-JATS = """<article xmlns:mml="http://www.w3.org/1998/Math/MathML"><front><article-meta><article-id pub-id-type="pmc">7</article-id>
-<title-group><article-title>Gout</article-title></title-group><abstract><p>10<sup>9</sup>/L</p></abstract></article-meta>
-</front><body><sec><title>Aim</title><p>Uric acid.</p><table-wrap><td>1</td></table-wrap></sec></body></article>"""
+CITATION = (
+    '<PubmedArticle><MedlineCitation><PMID Version="%d">%d</PMID>'
+    '<Article><ArticleTitle>Beta<sub>2</sub> &amp; %s\n</ArticleTitle>'
+    '<Abstract><AbstractText Label="AIM">10<sup>-3</sup> g &lt; 2</AbstractText><AbstractText>é</AbstractText>\n'
+    '</Abstract></Article></MedlineCitation></PubmedArticle>'
+)
+JATS = (
+    '<article xmlns:mml="http://www.w3.org/1998/Math/MathML"><front><article-meta>'
+    '<article-id pub-id-type="pmc">7</article-id>\n<title-group><article-title>Gout</article-title></title-group>'
+    '<abstract><p>10<sup>9</sup>/L</p></abstract></article-meta>\n</front>'
+    '<body><sec><title>Aim</title><p>Uric acid.</p><table-wrap><td>1</td></table-wrap></sec></body></article>'
+)
 MARKUP = '<sup> </sup> <p> </PMID> &nbsp; &#0; &x; <![CDATA[ ]]> <!-- <?xml?> é \0'.split() + ['<a>' * 9999]
 
 

@@ -1,4 +1,4 @@
-"""A decoder becomes a retriever in two stages, with tiny random decoders: the end token, the order of the stages, kills, adapters, switches and keys."""
+"""A tiny random decoder becomes a retriever in two stages: end token, order, kills, adapters, switches and keys."""
 
 import json, re, shutil, signal, subprocess, sys
 from pathlib import Path
@@ -113,7 +113,7 @@ def test_the_end_token_stands_behind_every_text_also_a_cut_one(small, beir, tmp_
 @pytest.mark.medium
 @pytest.mark.parametrize('backbone', ['tiny-decoder', 'other-decoder'])
 def test_the_vector_of_the_end_token_hangs_on_neither_side_nor_batch(small, backbone):
-    "Padding left or right, texts alone or beside longer ones: the same to 1e-5, here and in plain sentence-transformers."
+    "Padding left or right, texts alone or beside longer ones: the same to 1e-5, here and in sentence-transformers."
     folder = train_retriever(small, stages=['pretraining'], backbone=backbone).trained['pretraining'].folder
     texts = ['statins', 'metformin and insulin in type 2', *(f'{word} once a day' for word in WORDS), 'insulin ' * 60]
     vectors = {}

@@ -183,7 +183,8 @@ def test_nobody_elsewhere_can_call(private, address):
 
 
 def test_who_waits_for_another_process_is_told(tmp_path, capfd):
-    script = 'import sys, time; from medir_nb.core.files import lock\nwith lock(sys.argv[1]): print(flush=True); time.sleep(2)'
+    script = 'import sys, time; from medir_nb.core.files import lock\n'
+    script += 'with lock(sys.argv[1]): print(flush=True); time.sleep(2)'
     holder = subprocess.Popen([sys.executable, '-c', script, tmp_path / 'vectors'], stdout=subprocess.PIPE)
     assert holder.stdout.readline()
     with lock(tmp_path / 'vectors'):
@@ -300,7 +301,7 @@ def test_a_command_that_needs_the_hub_says_within_ten_seconds_that_it_is_silent(
         if f'{silent} does not answer' in line:
             said.setdefault('first', time.monotonic() - start)
         said['last'] = line
-    # importing torch and datasets takes its time on a busy machine: the line itself is due ten seconds after the start of an idle one
+    # the line is due ten seconds after the start on an idle machine; a busy one is slower to import torch and datasets
     assert running.wait(120) and said['first'] < 20 and time.monotonic() - start < 60
     assert said['last'].startswith('medir: error: ') and 'does not answer' in said['last'], said['last']
 

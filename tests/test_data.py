@@ -324,7 +324,7 @@ def test_a_torn_record_is_asked_for_again(home):
 
 @pytest.fixture
 def github(tmp_path, monkeypatch):
-    "`github(OWNER/NAME, {path: lines})` → the commit of a repository that git finds in GitHub's place; the network is on."
+    "`github(OWNER/NAME, {path: lines})` → the commit of what git then finds in GitHub's place; the network is on."
 
     def make(name, files):
         at = tmp_path / 'github' / name
@@ -821,7 +821,8 @@ JATS = """<?xml version="1.0"?>
 <abstract abstract-type="teaser"><p>Read this.</p></abstract>
 <abstract><sec><title>Aim</title><p>Thiamine was given to forty people with heart failure.</p></sec></abstract>
 </article-meta></front>
-<body><sec><title>Methods</title><p>They took it for <bold>a month</bold>.</p><table-wrap><td>17</td></table-wrap></sec></body>
+<body><sec><title>Methods</title><p>They took it for <bold>a month</bold>.</p><table-wrap><td>17</td></table-wrap></sec>
+</body>
 <back><ref-list><ref><article-title>Another</article-title></ref></ref-list></back>
 <sub-article><front-stub><title-group><article-title>Review</article-title></title-group></front-stub>
 <body><p>I liked it.</p></body></sub-article></article>
@@ -870,7 +871,8 @@ the 1<sup>st</sup> of them.<sup>12,13</sup> | the 1st of them.^12,13
 2<sup>−ΔΔCt</sup>, 10<sup>-</sup><sup>3</sup>, 10<sup>‑3</sup>, 10<sup>− 3</sup> | 2^−ΔΔCt, 10^-3, 10^‑3, 10^−3
 10<sup>6 cells</sup>, 10<sup>(−3)</sup>, 10<sup>n</sup>, x<sup>n<sup>2</sup></sup> | 10^6 cells, 10^(−3), 10^n, xn^2
 10 <sup>6</sup>/L, 10 <sup>18</sup>F, 10<sup>6</sup><sup>12</sup>, 10<sup/> | 10^6/L, 10 18F, 10^6 12, 10
-p53<sup>−/−</sup>, Lin<sup>−</sup>, 4.1<sup>a</sup>, log<sub>10</sub>6, Ca<inf>2+</inf> | p53−/−, Lin−, 4.1a, log10 6, Ca2+
+p53<sup>−/−</sup>, Lin<sup>−</sup>, 4.1<sup>a</sup>, log<sub>10</sub>6, Ca<inf>2+</inf> | \
+p53−/−, Lin−, 4.1a, log10 6, Ca2+
 <mm><msup><mn>10</mn><mrow><mo>-</mo><mn>6</mn></mrow></msup></mm> | 10^-6
 <mm><mfrac><mn>1</mn><mn>2</mn></mfrac> <msubsup><mi>x</mi><mn>1</mn><mn>2</mn></msubsup></mm> | 1/2 x1^2
 """

@@ -22,7 +22,8 @@ def pdf(pages, outline=(), **encrypt):
         drawn = [f'BT /F 9 Tf {x} {y} Td ({text}) Tj ET' for x, y, text in pieces or []] or ['/I Do']
         content = '\n'.join(drawn).encode('latin1')
         objects.append(b'<</Length %d>>stream\n%s\nendstream' % (len(content), content))
-        page = '<</Type/Page/Parent 2 0 R/MediaBox[0 0 600 800]/Contents %d 0 R/Resources<</Font<</F 3 0 R>>/XObject<</I 4 0 R>>>>>>'
+        page = '<</Type/Page/Parent 2 0 R/MediaBox[0 0 600 800]/Contents %d 0 R'
+        page += '/Resources<</Font<</F 3 0 R>>/XObject<</I 4 0 R>>>>>>'
         objects.append((page % len(objects)).encode())
     kids = ' '.join(f'{6 + 2 * n} 0 R' for n in range(len(pages)))
     objects[1] = f'<</Type/Pages/Count {len(pages)}/Kids[{kids}]>>'.encode()
@@ -31,7 +32,8 @@ def pdf(pages, outline=(), **encrypt):
         places.append(len(raw))
         raw += b'%d 0 obj%s endobj\n' % (number, body)
     table = ''.join(f'{place:010d} 00000 n \n' for place in places)
-    raw += f'xref\n0 {len(objects) + 1}\n0000000000 65535 f \n{table}trailer<</Size {len(objects) + 1}/Root 1 0 R>>\n'.encode()
+    raw += f'xref\n0 {len(objects) + 1}\n0000000000 65535 f \n{table}'.encode()
+    raw += f'trailer<</Size {len(objects) + 1}/Root 1 0 R>>\n'.encode()
     writer = PdfWriter(clone_from=io.BytesIO(raw + b'startxref\n%d\n%%%%EOF\n' % raw.rindex(b'xref\n0')))
     parent = None
     for title, page in outline:
@@ -98,11 +100,13 @@ CONDITION = {
     'note': [{'text': 'Diclofenac comes first.'}],
 }
 FHIR = {'resourceType': 'Bundle', 'entry': [{'resource': CONDITION}]}
-CDA = """<ClinicalDocument xmlns="urn:hl7-org:v3"><id extension="L7"/><title>Discharge</title><component><structuredBody>
+CDA = """<ClinicalDocument xmlns="urn:hl7-org:v3"><id extension="L7"/><title>Discharge</title>
+<component><structuredBody>
 <component><section><title>Treatment</title><text><table><tr><td>Diclofenac comes first.</td><td>75 mg</td></tr></table>
 </text><entry><act><code displayName="renal colic"/></act></entry></section></component></structuredBody></component>
 </ClinicalDocument>"""
-MAIL = 'From: a@example.org\nSubject: Colic\nContent-Type: multipart/mixed; boundary=x\n\n--x\n\nDiclofenac comes first.\n--x\n'
+MAIL = 'From: a@example.org\nSubject: Colic\nContent-Type: multipart/mixed; boundary=x\n\n'
+MAIL += '--x\n\nDiclofenac comes first.\n--x\n'
 MAIL += 'Content-Disposition: attachment; filename=more.txt\n\nMost stones pass.\n--x--\n'
 FIRST = [(50, 700, 'Diclofenac comes first.')]
 

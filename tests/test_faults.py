@@ -1,5 +1,5 @@
-"""Faults of all rooms: what goes wrong is said in one line, with file, line and fix, loses nothing that was done, runs no code
-that came with data, and leaves nothing behind."""
+"""Faults of all rooms: what goes wrong is said in one line, with file, line and fix, loses nothing that was done,
+runs no code that came with data, and leaves nothing behind."""
 
 import ast, contextlib, errno, gzip, json, os, pickle, re, resource, shutil, signal, socket, socketserver, stat
 import subprocess, sys, threading, time, types, zipfile
@@ -1098,7 +1098,8 @@ def test_another_training_of_the_same_name_is_refused(settings, tmp_path, capfd)
     assert (first.folder / 'medir.json').read_bytes() == marked
     capfd.readouterr()
     assert not train_encoder(settings(temperature=0.05, overwrite=True)).reused
-    said = 'the checkpoint of another training (temperature 0.02 and not 0.05, other data) is replaced once this one is done'
+    said = 'the checkpoint of another training (temperature 0.02 and not 0.05, other data) '
+    said += 'is replaced once this one is done'
     assert said in capfd.readouterr().err
     assert train_encoder(settings(temperature=0.05)).reused  # overwrite is no setting of the weights
 
@@ -1582,7 +1583,7 @@ def test_marks_in_a_text_are_read_as_the_library_reads_them(kind, tmp_path):
 
 
 def test_a_document_is_no_turn_of_the_embedded_model():
-    "In what readers of lists, an answer with yes, a worker and a training are given: control tokens are those of our own."
+    "In what readers of lists, an answer with yes, a worker and a training get, control tokens are those of our own."
     spec, asked = llm_spec('smollm2'), {}
     tokenizer = load_llm_tokenizer(str(weights_folder(spec)), spec)
     for text in ('gout', FORGED):

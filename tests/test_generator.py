@@ -77,7 +77,9 @@ _WRITER = """import sys
 from medir_nb.generator import Cassette, Generation
 tape, name, i = Cassette(sys.argv[1]), sys.argv[2], 0
 while i < int(sys.argv[3]):
-    tape.append({f"{name}-{i + j}": Generation(f"text of {name} {i + j} " * 400, "stop", 1, 1, 0) for j in range(4)}); i += 4
+    made = {f"{name}-{i + j}": Generation(f"text of {name} {i + j} " * 400, "stop", 1, 1, 0) for j in range(4)}
+    tape.append(made)
+    i += 4
     print(i, flush=True)
 """
 
@@ -758,7 +760,7 @@ def test_it_searches_by_any_system_in_any_tasks_documents(beir, fake, tmp_path, 
 
 @pytest.mark.medium
 def test_an_environment_writes_what_this_process_writes(home, own_registry, monkeypatch, capfd):
-    "The same weights, prompts and seeds give the same texts, whole or cut, greedy or drawn; a request that is told to stop stops."
+    "The same weights, prompts and seeds give the same texts, whole or cut, greedy or drawn; who is told to stop stops."
     row = registry('llms')['smollm2']
     # the home folder of the clone, where the installation put the converted copy of the embedded model
     with at_home(Path(__file__).resolve().parent.parent / '.medir'):
@@ -817,9 +819,12 @@ def test_a_real_server_answers_greedy_requests_as_transformers_does(vllm_server,
 TABLE = """import sys
 for name in ('torch', 'transformers', 'vllm', 'httpx'): sys.modules[name] = None      # an import of them fails
 from medir_nb.evaluator import evaluate_grid, table_apart
-scores, not_run = evaluate_grid(['hpo-lay'], ['bm25', 'bm25+hyde(smollm2)', 'bm25+hyde(smollm2,fusion=concat,repeat=3)'])
+systems = ['bm25', 'bm25+hyde(smollm2)', 'bm25+hyde(smollm2,fusion=concat,repeat=3)']
+scores, not_run = evaluate_grid(['hpo-lay'], systems)
 assert not not_run, not_run
-print(table_apart(scores).drop(columns='vectors').to_csv(), *(s.frame.value.to_numpy().tobytes().hex() for s in scores), *(s.run.score.to_numpy().tobytes().hex() for s in scores))
+values = (s.frame.value.to_numpy().tobytes().hex() for s in scores)
+ranked = (s.run.score.to_numpy().tobytes().hex() for s in scores)
+print(table_apart(scores).drop(columns='vectors').to_csv(), *values, *ranked)
 """
 
 

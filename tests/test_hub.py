@@ -1,7 +1,8 @@
-"""A Hub on loopback that serves every id and commit of the registries: what it says, what each row makes of it, and every paper run whole.
+"""A Hub on loopback that serves every id and commit of the registries: what it says, what each row makes of it, and
+every paper run whole.
 
-`pytest tests/test_hub.py -m "not slow"` is the server's own contract; `-m slow -k "not whole"` adds each row of the registries;
-`-m slow` runs the presets and batches as well. $MEDIR_KEEP names a folder that keeps what they wrote."""
+`pytest tests/test_hub.py -m "not slow"` is the server's own contract; `-m slow -k "not whole"` adds each row of the
+registries; `-m slow` runs the presets and batches as well. $MEDIR_KEEP names a folder that keeps what they wrote."""
 
 import csv, json, os, re, subprocess, sys, time
 from pathlib import Path
@@ -18,7 +19,15 @@ from medir_nb.workbook import receipts
 
 PINNED, COPY = 'a1' * 20, 'c0' * 20
 OWN_ROWS = [{'id': 'd1', 'text': 'statins'}, {'id': 'd2', 'text': '高血压'}]
-CARD = '---\nconfigs:\n- config_name: corpus\n  data_files:\n  - split: corpus\n    path: corpus/corpus.parquet\n---\nA card.\n'
+CARD = """---
+configs:
+- config_name: corpus
+  data_files:
+  - split: corpus
+    path: corpus/corpus.parquet
+---
+A card.
+"""
 
 
 def own_files(folder):
@@ -112,7 +121,9 @@ import json
 from collections import Counter
 from pathlib import Path
 from medir_nb.trainer import TuningData, write_tuning_data
-rows = lambda name, **groups: write_tuning_data(TuningData(sets=['bmretriever-released'], **groups), Path(name)).mined.rows
+def rows(name, **groups):
+    data = TuningData(sets=['bmretriever-released'], **groups)
+    return write_tuning_data(data, Path(name)).mined.rows
 whole, labelled = rows('whole'), rows('labelled', groups=['biomedical', 'general'])
 print(json.dumps([Counter(row['source'] for row in whole), len(labelled), whole[0]]))
 """
@@ -373,8 +384,8 @@ def test_published_texts_reach_their_model(checked, name):
 
 @pytest.mark.slow
 def test_nothing_but_the_pinned_commits_is_fetched(hub, checked):
-    """Where no commit is on record the Hub is asked once for the one that it serves. The exceptions are NV-Embed's own code, which asks for its
-    tokenizer by name, and GTE-multilingual, whose files name the repository of its code and no commit."""
+    """Where no commit is on record the Hub is asked once for the one that it serves. Exceptions: NV-Embed's own code
+    asks for its tokenizer by name, and files of GTE-multilingual name the repository of its code and no commit."""
     for kind in NAMES:
         checked(kind, NAMES[kind][0])
     known = [a for a in hub.fetched() if (a.kind, a.id) in hub.repositories and a.revision != '(large)']

@@ -1,4 +1,4 @@
-"""Benchmarks made with judges and labels of people: pools, votes, broken answers, sheets that return, kills, refusals."""
+"""Benchmarks made with judges and labels of people: pools, votes, broken answers, returned sheets, kills, refusals."""
 
 import html, itertools, json, random, re, signal, subprocess, sys, time
 from collections import Counter
@@ -743,7 +743,7 @@ def test_nothing_relevant_is_no_dead_end(walk, medir):
 
 
 def test_the_unanswered_alone_are_judged_to_a_depth_that_is_said(walk, medir):
-    "Of five queries one is answered; the others go deeper, and the line of what is left says how deep they were judged."
+    "Of five queries one is answered; the rest go deeper, and the line of what is left says how deep they were judged."
     systems, label = ['--system', SPARSE[0], '--system', SPARSE[1]], ('label', walk.folder)
     assert medir(*label, '--annotator', 'anna', '--depth', 2, *systems).code == 0
     fill(walk.folder / 'labels/01-anna.csv', lambda row: '1' if 'appendi' in row['document'].lower() else '0')
@@ -826,7 +826,7 @@ def test_the_buttons_of_the_real_widget_fill_a_sheet(walk):
 
 @pytest.mark.medium
 def test_kills_lose_no_grade(walk, tmp_path):
-    "A process that grades is killed at random moments; the sheet is always whole, and every grade that was said is in it."
+    "A process that grades is killed at random moments; the sheet is always whole, with every grade that was said."
     path = sheet_of(walk)
     script = 'import sys, time\nfrom medir_nb.judging import AnnotationSession\ns = AnnotationSession(sys.argv[1])\n'
     script += 'print("ready", flush=True)\nwhile s.current: s.grade("1"); print(s.done, flush=True); time.sleep(0.005)'

@@ -1,4 +1,4 @@
-"""Late interaction: token vectors of every layout as the library and PyLate give them, searched, kept, updated, refused."""
+"""Late interaction: token vectors of every layout, as by the library and PyLate; searched, kept, updated, refused."""
 
 import shutil
 

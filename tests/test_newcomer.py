@@ -1,4 +1,4 @@
-"What a reader meets who brings collections and models of his own: settings that differ, titles, limits, checks before work, plans."
+"What a reader meets with collections and models of his own: settings that differ, titles, limits, checks, plans."
 
 import json, os, signal, subprocess, sys, time
 from functools import partial
@@ -148,7 +148,8 @@ out = {}
 for name in sys.argv[2:]:
     try:
         s = evaluate(sys.argv[1], name, ['nDCG@10'])
-        out[name] = {'label': s.label, 'value': s.mean('nDCG@10'), 'revision': s.stats['revision'], 'settings': s.settings}
+        out[name] = {'label': s.label, 'value': s.mean('nDCG@10'), 'settings': s.settings}
+        out[name]['revision'] = s.stats['revision']
     except MedirError as e: out[name] = {'error': str(e)}
 print(json.dumps(out))
 """

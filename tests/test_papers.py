@@ -1,4 +1,4 @@
-"The papers' printed cells beside measured ones: rows, means, verdicts, claims, speeds and figures; and what the stored pages hold."
+"Printed cells of papers beside measured ones: rows, means, verdicts, claims, speeds, figures; what stored pages hold."
 
 import html, itertools, json, re, subprocess, sys
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Every name of data in every preset is one that the library opens: a row of a registry, a split of a task, or a folder of the reader's own."""
+"""Each name of data in a preset is one that the library opens: a registry's row, a task's split, a reader's folder."""
 
 import functools
 import os
@@ -25,7 +25,8 @@ from medir_nb.workbook.trainings import missing_sources
 ROOT = Path(__file__).parent.parent
 PRESETS = sorted(file for file in ROOT.glob('params/*/*.yaml') if file.parent.name != 'batches')
 
-# parameter → how its names are opened; PARAMETER.FIELD is a field of a mapping. A list, a mapping's keys or its values, or one name
+# parameter → how its names are opened: those of a list, of a mapping's keys or its values, or one name;
+# PARAMETER.FIELD is a field of a mapping
 ROLES = {
     **dict.fromkeys(
         ('tasks', 'audit_tasks', 'check_tasks', 'similarity_tasks', 'transfer_tasks', 'tuned_tasks', 'weight_tasks'),
@@ -42,7 +43,10 @@ ROLES = {
 # folders of raw texts that a reader of the showcase has below $MEDIR_DATA
 OWN = ('nfcorpus', 'pubmedqa_pqal', 'medquad_qa')
 # what is said of data that are known, and not on this machine
-ELSEWHERE = r'no commit of \S+ is on record|hf download|needs a licence|fetched by hand|cannot be fetched|not in the Hub cache|git|write them: medir run'
+ELSEWHERE = (
+    r'no commit of \S+ is on record|hf download|needs a licence|fetched by hand|cannot be fetched'
+    r'|not in the Hub cache|git|write them: medir run'
+)
 
 
 def write_task(folder, name, row):

@@ -1,4 +1,4 @@
-"""One training on several processes: the same batch and the same curve as on one, for every kind of stage; what is refused, what ends with what."""
+"""Training on several processes: the batch and curve of one, for every kind of stage; refusals; what ends with what."""
 
 import contextlib, json, signal, socket, subprocess, sys
 from pathlib import Path

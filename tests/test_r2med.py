@@ -1,4 +1,4 @@
-"""R2MED: its fifteen retrievers, checkpoints in an environment of their own, a reader's own model, the tasks' layouts, and scores on them beside printed cells."""
+"""R2MED: fifteen retrievers, checkpoints in their own environment, a reader's own model, layouts and printed scores."""
 
 import gc, json, shutil, stat, struct, subprocess, sys, zipfile, zlib
 from dataclasses import replace
@@ -32,7 +32,8 @@ def packaged(name, **changes):
     return {**registry('models')[name], 'revision': 'tiny', **changes}
 
 
-# what R2MED's protocol says, written down here and not read from the rows: pooling, normalised, tokens of a query and of a document, precision, how an LLM's text is encoded
+# what R2MED's protocol says, written down here and not read from the rows: pooling, normalised, tokens of a query and
+# of a document, precision, how an LLM's text is encoded
 PROTOCOL = {
     'contriever': ('mean', False, 512, 512, 'float32', 'plain'),
     **dict.fromkeys(('medcpt', 'MedCPT'), ('cls', False, 512, 512, 'float32', 'plain')),
@@ -181,11 +182,14 @@ class OwnModel(BertModel):
         print('noise on stdout')
         here = Path(__file__).parent
         if any('boom' in t for t in texts): raise ValueError('no vector\\nfor boom')
-        if any('die' in t for t in texts) and 'ALIVE' not in os.environ and not Path(os.environ['HOME'], 'died').exists():
+        dies = any('die' in t for t in texts) and 'ALIVE' not in os.environ
+        if dies and not Path(os.environ['HOME'], 'died').exists():
             Path(os.environ['HOME'], 'died').touch(); os.kill(os.getpid(), signal.SIGKILL)
         if any('secret' in t for t in texts): raise ValueError(os.environ.get('MEDIR_TEST_KEY', 'nothing'))
         words = self.get_input_embeddings().weight
-        return [[(2 if instruction else 1) * float(words[(len(t) + k) % len(words)].sum()) for k in range(8)] + [max_length] for t in texts]
+        times = 2 if instruction else 1
+        summed = lambda t, k: float(words[(len(t) + k) % len(words)].sum())
+        return [[times * summed(t, k) for k in range(8)] + [max_length] for t in texts]
 """
 
 
@@ -239,7 +243,7 @@ def test_a_missing_environment_says_how_to_make_it(tiny_row, tmp_path, home):
 
 @pytest.mark.slow
 def test_one_worker_over_blocks_killed_and_resumed(tiny_row, tmp_path, monkeypatch):
-    "The published code of a checkpoint, in a real process: one load for all blocks, stray prints, errors, a real kill, and no secret."
+    "A checkpoint's published code in a real process: one load for all blocks, stray prints, errors, a kill, no secret."
     venv(tmp_path / 'environments' / 'tiny', parent=True)
     monkeypatch.setattr(encoder_module.store, '_BLOCK', 2)
     monkeypatch.setenv('MEDIR_TEST_KEY', 'hush-hush-hush')

@@ -1,4 +1,4 @@
-"The repository itself: one direction, one set of versions, notebooks with outputs, nothing that belongs to one machine."
+"The repository: one direction, one set of versions, notebooks with outputs, nothing that belongs to one machine."
 
 import ast, configparser, importlib, json, re, subprocess, sys
 from pathlib import Path
@@ -45,7 +45,7 @@ def file_of(module):
 
 
 def imported_modules(module):
-    "The modules of this package that `module` imports, as `encoder.spec`; the export writes `from ..core.errors import …`."
+    "The modules of this package that `module` imports, as `encoder.spec`; exports write `from ..core.errors import …`."
     package = ['medir_nb', *module.split('.')[:-1]]
     for node in ast.walk(ast.parse(file_of(module).read_text())):
         if not isinstance(node, ast.ImportFrom):
@@ -231,7 +231,7 @@ def test_packaged_rows_name_no_folder(name):
 
 
 def said_texts():
-    "`(place, text)` of texts in modules, but for docstrings; what is filled in stands as `X` if it is typed, else as `Y`."
+    "`(place, text)` of texts in modules, docstrings aside; what is filled in is `X` if it is typed, else `Y`."
     for path in sorted((ROOT / 'medir_nb').glob('*/*.py')):
         nodes = list(ast.walk(ast.parse(path.read_text())))
         inside = {id(piece) for node in nodes if isinstance(node, ast.JoinedStr) for piece in node.values}

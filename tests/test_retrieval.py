@@ -108,7 +108,10 @@ def test_order_of_the_corpus_and_of_the_store_changes_nothing(system, fake_minil
         pd.testing.assert_frame_equal(run, runs[0])
 
 
-WORDS = 'aspirin fever cough insulin heart liver kidney renal pain acute chronic statin cancer lung asthma migraine stroke sepsis virus vaccine'.split()
+WORDS = (
+    'aspirin fever cough insulin heart liver kidney renal pain acute chronic statin cancer lung asthma migraine stroke '
+    'sepsis virus vaccine'
+).split()
 
 
 def query_side(query, documents, k1, b):
@@ -987,7 +990,7 @@ def test_scores_equal_the_model_cards_own(rows, folders, name):
 
 
 def test_a_decoder_is_read_at_its_last_token(folders, tmp_path):
-    "With a padding id of its own, also where a text ends in it; without one, in batches that transformers itself refuses."
+    "With a padding id of its own, also where a text ends in it; without one, in batches that transformers refuses."
     tokenizer = t.AutoTokenizer.from_pretrained(folders['llama'])
     # no snowman in the vocabulary: <unk>, the padding id
     pairs = [('statins', 'LDL ☃'), ('statins', 'Atorvastatin lowers LDL'), ('', 'a ☃ b')]
@@ -1189,7 +1192,8 @@ from medir_nb.data import load_task
 from medir_nb.retrieval import search
 retrieval.rerank_stage._BLOCK = int(sys.argv[3])
 answer = search(f"bm25>{sys.argv[1]}@30", load_task(sys.argv[2]))
-print(answer.stats["scored_pairs"], answer.stats["cached_pairs"], sorted({"torch", "transformers", "sentence_transformers", "peft"} & set(sys.modules)))
+loaded = sorted({"torch", "transformers", "sentence_transformers", "peft"} & set(sys.modules))
+print(answer.stats["scored_pairs"], answer.stats["cached_pairs"], loaded)
 """
 
 

@@ -1,4 +1,4 @@
-"""RetroMAE on backbones with and without a table of positions: whole words, what the decoder sees, kills, what is saved, what is refused."""
+"""RetroMAE with and without a table of positions: whole words, what the decoder sees, kills, what is saved, refused."""
 
 import shutil
 import numpy as np, pytest, torch
@@ -100,7 +100,7 @@ def one_text(name, length=11, seed=0):
 
 @pytest.mark.parametrize('name', KINDS)
 def test_the_decoder_does_not_see_the_token_that_it_predicts(rows, name):
-    "Each token of a text is changed in turn: what is said of its position stays to the last bit; where it is in view it moves."
+    "Each token is changed in turn: what is said of its position stays to the last bit; where it is in view it moves."
     model, ids, attention, visible = one_text(name)
     with torch.no_grad():
         _, vectors = model.vectors(ids, attention)

@@ -1,4 +1,4 @@
-"""An updated index is a fresh one, whatever is killed; it answers what an evaluation answers, and bad requests hurt nobody."""
+"""An updated index is a fresh one, whatever is killed; it answers like an evaluation, and bad requests hurt nobody."""
 
 import asyncio, contextlib, http.server, json, os, random, re, resource, shutil, signal, socket, sqlite3, subprocess
 import sys, tempfile, threading, time
@@ -24,7 +24,8 @@ from medir_nb.study import export_system, give_verdict
 from medir_nb.study.reading import write_corpus
 
 QUESTIONS = [text for _, text in QUERIES] + ['diabetes', 'nothing of this zzz', 'a heart attack, a heart attack']
-WORDS = 'iron anaemia heart attack diabetes insulin migraine pain liver drug risk women surgery vaccine asthma fever'.split()
+WORDS = 'iron anaemia heart attack diabetes insulin migraine pain liver drug risk women surgery vaccine'.split()
+WORDS += ['asthma', 'fever']
 
 
 def frame(documents):

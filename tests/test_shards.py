@@ -1,4 +1,4 @@
-"""A corpus in shards: whoever encodes, and however often it is stopped, the same vectors; nothing twice, and gaps are said."""
+"""A corpus in shards: whoever encodes, and whatever stops, the same vectors; nothing twice, and gaps are said."""
 
 import contextlib, json, multiprocessing, os, random, resource, shutil, threading, time
 from functools import partial

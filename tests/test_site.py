@@ -26,8 +26,11 @@ def notebook(*cells):
 
 
 def test_an_output_keeps_its_table_and_nothing_that_runs():
-    said = '<style>td{}</style><table border=1 onclick="x()"><tr><th scope="row">a<td style="color:red"><img src=x onerror=alert(1)>'
-    said += '<a href="javascript:alert(1)">b</a> 1 &lt; 2<script>alert(1)</script></table><svg onload=alert(1)><text>no</text></svg>'
+    said = (
+        '<style>td{}</style><table border=1 onclick="x()"><tr><th scope="row">a'
+        '<td style="color:red"><img src=x onerror=alert(1)><a href="javascript:alert(1)">b</a> 1 &lt; 2'
+        '<script>alert(1)</script></table><svg onload=alert(1)><text>no</text></svg>'
+    )
     clean = notebooks.clean_html(said)
     assert clean == '<table><tr><th scope="row">a<td>b 1 &lt; 2</table>'
     assert notebooks.clean_html('&lt;script&gt;alert(1)&lt;/script&gt;') == '&lt;script&gt;alert(1)&lt;/script&gt;'
@@ -56,7 +59,8 @@ def test_no_kind_of_output_lets_a_text_run():
 
 
 def test_a_notebook_becomes_prose_lessons_and_names_of_what_it_exports(tmp_path):
-    export = '#| export\ndef load(name: str):  # of a task\n    "Read a task."\n    return name\n\n\ndef _private():\n    pass'
+    export = '#| export\ndef load(name: str):  # of a task\n    "Read a task."\n    return name\n\n\n'
+    export += 'def _private():\n    pass'
     outputs = [{'output_type': 'execute_result', 'data': {'text/plain': "'hpo-lay'"}}]
     outputs += [{'output_type': 'display_data', 'data': {'image/png': 'aGVsbG8='}}]
     code = ['#| default_exp data.x', 'import os\nfrom x import y', export]
@@ -121,7 +125,8 @@ def test_links_to_files_of_the_repository_become_links_to_their_pages(tmp_path):
     site = stage.Site(tmp_path)
     site.add('papers/index.md', '', 'nbs/papers')
     site.add('adding.md', '', 'docs/adding.md')
-    text = '[a](../docs/adding.md#x), [p](../nbs/papers), [gone](../tools/density.py), [out](https://x.org)\n```\n[a](../docs/adding.md)\n```\n'
+    text = '[a](../docs/adding.md#x), [p](../nbs/papers), [gone](../tools/density.py), [out](https://x.org)\n'
+    text += '```\n[a](../docs/adding.md)\n```\n'
     mended = site.linked('learn/x.md', text, 'nbs/x.ipynb')
     note, code = '<!-- not run: it takes a GPU -->\n', '```sh\n<!-- not run: x -->\n```\n'
     assert site.linked('x.md', f'a\n\n{note}{code}', 'x.md') == f'a\n\n{code}'
@@ -206,7 +211,8 @@ def test_no_table_for_spreadsheets_begins_with_a_sign_of_a_formula(sign, tmp_pat
 
 
 def test_tables_of_a_notebook_are_downloads_in_which_nothing_runs():
-    text = '# A\n\n| x | y |\n|---|---|\n| a \\| b | -0.5 |\n| =1+1 | +0.1 [-0.1, +0.3] |\n\nsaid\n\n| z |\n|---|\n| -1+cmd |'
+    text = '# A\n\n| x | y |\n|---|---|\n| a \\| b | -0.5 |\n| =1+1 | +0.1 [-0.1, +0.3] |\n\n'
+    text += 'said\n\n| z |\n|---|\n| -1+cmd |'
     tables = stage.tables_of(text)
     assert list(tables) == ['A', 'A (2)'] and tables['A'][1] == ['a | b', '-0.5']
     assert stage.csv_text(tables['A']) == 'x,y\na | b,-0.5\n\'=1+1,"+0.1 [-0.1, +0.3]"\n'
@@ -250,7 +256,8 @@ def test_every_picture_of_a_paper_stands_once_and_is_a_download(notebook, tmp_pa
 
 def test_the_search_knows_the_names_that_a_table_explains():
     rows = '<tr><td><code>pooling</code></td><td><code>mean</code></td></tr><tr><td>x</td></tr><tr><td><code>dim</code>'
-    page = f'<h1 id="p">P</h1><p>x</p><h2 id="s">S</h2><table><tr><th>setting</th></tr>{rows}</td></tr></table><h2 id="e">E</h2>'
+    settings = f'<table><tr><th>setting</th></tr>{rows}</td></tr></table>'
+    page = f'<h1 id="p">P</h1><p>x</p><h2 id="s">S</h2>{settings}<h2 id="e">E</h2>'
     found = hook.names_of(page, 'learn/settings.html')
     assert found == {'learn/settings.html#s': ['pooling', 'dim']}
     entry = {'title': 'S', 'text': '<p>The <code>dim</code> of</p>'}
@@ -264,7 +271,8 @@ def test_the_search_reads_headings_and_prose_alone():
 
 
 def test_a_style_keeps_rules_of_classes_that_pages_have():
-    style = '.a .b{c:d}.a .gone,.a{e:f}.gone:hover{g:h}.a:not(.gone){i:j}a[href$=".pdf"]{k:l}@media print{.gone{m:n}.b{o:p}}'
+    style = '.a .b{c:d}.a .gone,.a{e:f}.gone:hover{g:h}.a:not(.gone){i:j}'
+    style += 'a[href$=".pdf"]{k:l}@media print{.gone{m:n}.b{o:p}}'
     kept = '.a .b{c:d}.a .gone,.a{e:f}.a:not(.gone){i:j}a[href$=".pdf"]{k:l}@media print{.b{o:p}}'
     assert hook.pruned(style, {'a', 'b'}) == kept
 

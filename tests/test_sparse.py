@@ -24,7 +24,7 @@ from tiny_models import SIZES, TEXTS, make_tokenizer
 
 @pytest.fixture(scope='module')
 def folders(tmp_path_factory):
-    "A masked language model as `SparseEncoder` saves it, one with a table of weights for queries, and both without a head."
+    "A masked language model as `SparseEncoder` saves it, one with a table of query weights, and both without a head."
     root, tokenizer = tmp_path_factory.mktemp('sparse'), make_tokenizer('bert')
     config = transformers.BertConfig(vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id, **SIZES)
     with seeded(3):

@@ -119,8 +119,10 @@ def test_pairs_of_every_rule_were_read_and_hold():
 
 
 @pytest.mark.parametrize('task, has, lacks', [
-    ('zh-lay', {'traditional characters', 'filler', 'side'}, {'typing error': 'no rule for zh', 'umlaut': 'no rule for zh'}),
-    ('german-covid-faq', {'umlaut', 'typing error', 'negation'}, {'lay wording': 'no rule for de', 'sex': 'dropped for de'}),
+    ('zh-lay', {'traditional characters', 'filler', 'side'},
+     {'typing error': 'no rule for zh', 'umlaut': 'no rule for zh'}),
+    ('german-covid-faq', {'umlaut', 'typing error', 'negation'},
+     {'lay wording': 'no rule for de', 'sex': 'dropped for de'}),
 ])  # fmt: skip
 def test_a_task_in_another_language_runs_the_kinds_that_exist_for_it_and_names_the_others(task, has, lacks, request):
     if task == 'german-covid-faq':

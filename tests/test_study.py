@@ -1,4 +1,4 @@
-"""From documents to a verdict: a look, queries, what a verdict says, training on a walk, the report; stops, kills and refusals."""
+"""From documents to a verdict: a look, queries, a verdict, training on a walk, a report; stops, kills, refusals."""
 
 import gzip, json, os, random, re, signal, subprocess, sys, time
 from pathlib import Path
@@ -983,7 +983,7 @@ def drawn_queries(rows, labels, draw):
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ['hpo-lay', 'nfcorpus', 'pubmedqa_pqal', 'scifact'])
 def test_intervals_hold_the_difference_to_the_best_as_often_as_they_say(name, medir_data, capsys):
-    "Over 200 sets of 80 labels, drawn as `medir study label` hands them out; the share is printed beside the bootstrap's."
+    "Over 200 sets of 80 labels, drawn as `medir study label` hands them out; the bootstrap's share is printed beside."
     folder, draw = medir_data / name, np.random.default_rng(0)
     task = load_task(str(folder) if folder.is_dir() else name)
     scores = [evaluate(task, system, ['nDCG@10']) for system in ('bm25', 'minilm', 'rrf(bm25,minilm)')]

@@ -1,4 +1,4 @@
-"""Losses and trainings with tiny random models: what is fed, what is left out, what is saved, and what happens when something breaks."""
+"""Losses and trainings with tiny random models: what is fed, left out, saved; what happens when something breaks."""
 
 import json, shutil, signal, subprocess, sys, time
 from dataclasses import replace
@@ -44,7 +44,10 @@ E5 |= {'document_template': 'passage: {text}'}
 ASKED = {'query_template': '{instruction}\nQuery: {text}', 'default_instruction': 'Given a query, retrieve passages'}
 ROWS = {'tiny-cls': {**ENCODER, 'pooling': 'cls', 'query_template': 'Represent {{this}}: {text}'}}
 ROWS |= {'tiny-mean': {**ENCODER, 'pooling': 'mean', **E5}, 'tiny-instruct': {**ENCODER, 'pooling': 'mean', **ASKED}}
-CHATML = "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+    '{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}'
+)
 
 
 def without_dropout(model, tokenizer):
@@ -142,7 +145,8 @@ def test_a_malformed_line_is_named(tmp_path):
 def test_a_batch_of_one_without_negatives_would_learn_nothing(rows, pairs):
     for settings in ({'batch_size': 1}, {'in_batch': False}):
         refuses(lambda more=settings: train_encoder({**small(pairs), 'negatives': 0, **more}), 'constant 0')
-    # no cosines lead out of these bounds at temperature 1; at the default 0.02 a lead of 0.4 over both negatives rounds the loss to 0
+    # no cosines lead out of these bounds at temperature 1
+    # at the default 0.02 a lead of 0.4 over both negatives rounds the loss to 0
     loss = train_encoder({**small(pairs), 'batch_size': 1, 'max_steps': 1, 'temperature': 1.0}).loss
     assert np.log1p(2 * np.exp(-2)) < loss < np.log1p(2 * np.exp(2))
 
@@ -608,7 +612,7 @@ def gradients(model, loss, features, labels):
 
 @pytest.mark.parametrize('mini_batch', [0, 2])
 def test_where_the_library_can_do_the_same_it_does(rows, pairs, mini_batch):
-    "Cosines, cut before they are normalised, one process, no mask: sentence-transformers' wrapper around this very loss."
+    "Cosines cut before they are normalised, one process, no mask: sentence-transformers' wrapper of this very loss."
     model, sizes = model_of('tiny-cls'), [4, 16, 32]
     features, _ = batch_of(model, pairs, hypothetical=False)
     value, ours, _ = gradients(model, InfoNCE(model, 0.05, mini_batch=mini_batch, matryoshka=sizes), features(), None)

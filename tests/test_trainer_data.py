@@ -1,4 +1,4 @@
-"""The data of trainings: documents, texts that a model writes, selection and negatives, labelled sets, thinning, judged lists."""
+"""The data of trainings: documents, texts by a model, selection and negatives, labelled sets, thinning, lists."""
 
 import gzip, json, os, re, signal, subprocess, sys, textwrap, time
 from collections import Counter
@@ -634,7 +634,7 @@ def test_negatives_come_from_the_entire_corpus_of_a_collection(tmp_path, home):
     assert drawn_by_seed('rows', data) == of_rows
     found = drawn_by_seed('corpus', data)
     ranks = {f'text {i}' for i in range(20)}
-    # the first twenty ranks of the corpus, whatever rows were drawn of it; neither a twin of the answer nor one of a lower grade
+    # the first twenty ranks of the corpus, whatever rows were drawn; no twin of the answer and none of a lower grade
     assert all(len(texts) > 10 and texts <= ranks for texts in found.values())
     assert not found['query 0'] & {'text 0', 'text 3'} and 'text 4' in found['query 2']
     assert all('' not in texts for texts in found.values())

@@ -1,5 +1,5 @@
-"""Trainings that have to help, on HPO: MiniLM on mined pairs, with and without a loss on short vectors, and a tiny BERT that
-has read nothing, with and without RetroMAE. Minutes a training on one core; RetroMAE twelve a seed."""
+"""Trainings that have to help, on HPO: MiniLM on mined pairs, with and without a loss on short vectors, and a tiny BERT
+that has read nothing, with and without RetroMAE. Minutes a training on one core; RetroMAE twelve a seed."""
 
 import json
 
@@ -49,7 +49,8 @@ def test_training_lifts_held_out_queries(tmp_path, show):
             scores[done.folder.name] = score(done.folder.name)
     show(to_markdown(pd.Series(scores, name='nDCG@10').reset_index()))
     lift = [scores[f'train-{seed}'] - scores['minilm'] for seed in SEEDS]
-    # terms of the test split are in neither training; of their kin (parents, children, siblings) the second has none: it is shown, whatever it says
+    # terms of the test split are in neither training
+    # the second has none of their kin (parents, children, siblings): it is shown, whatever it says
     assert sum(lift) / len(lift) >= 0.05 and min(lift) > 0
 
 

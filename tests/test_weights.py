@@ -1,4 +1,4 @@
-"""No number from random weights: a file that lacks a tensor, has one too many or one of another shape is refused by name, whatever reads it."""
+"""No number from random weights: a file with a tensor missing, too many or misshapen is refused, whatever reads it."""
 
 import json, shutil, sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Notebooks as experiments, plans, the published cells and the leaderboard: what runs, what it would take, and what was measured."""
+"""Notebooks as experiments, plans, published cells, the leaderboard: what runs, what it takes, what was measured."""
 
 import csv, io, json, os, re, runpy, shlex, shutil, socket, subprocess, sys, weakref
 from concurrent.futures import Future

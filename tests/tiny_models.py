@@ -1,4 +1,4 @@
-"""Tiny models of every architecture, what plain transformers makes of a text by hand, and a model that counts letters."""
+"""Tiny models of all architectures, what transformers makes of a text by hand, and a model that counts letters."""
 
 import collections
 import json
@@ -67,9 +67,9 @@ WEB = 'Given a web search query, retrieve relevant passages that answer the quer
 
 
 def pieces(words, size, special, inside=''):
-    """Up to `size` pieces with their counts: every character of `words`, then whole words, then parts of them, the frequent
-    ones first; `inside` marks what does not begin a word. Counted here because the trainers of tokenizers, the byte-level
-    one apart, find other pieces in each process."""
+    """Up to `size` pieces with their counts: every character of `words`, then whole words, then parts of them, the
+    frequent ones first; `inside` marks what does not begin a word. Counted here because the trainers of tokenizers,
+    the byte-level one apart, find other pieces in each process."""
     counts, whole = collections.Counter(), set(words)
     for word in words:
         for i in range(len(word)):
@@ -148,7 +148,7 @@ def make_model(family, folder, seed=0, change=None):
 
 
 def as_sentence_transformer(folder, out, pooling='mean', dense=False, include_prompt=None, normalize=True):
-    "A sentence-transformers folder around a transformers one, as the Hub has them: the pooling file says nothing of prompts unless asked."
+    "A sentence-transformers folder around a transformers one; its pooling file says nothing of prompts unless asked."
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.models import Dense, Normalize, Pooling, Transformer
     import torch

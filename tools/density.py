@@ -24,7 +24,7 @@ MODELS = {
 # the most that the package may have, and the least of `AT_LEAST`: the figures of the day; behind each, the aim
 LIMITS = {
     'exported lines': 48_010,  # aim 37,000
-    'lines of tests': 25_353,  # 27,000
+    'lines of tests': 25_431,  # 27,000
     'rooms': 12,  # 12
     'public names': 872,  # 900
     'signatures with home_folder': 22,  # 60

@@ -1,4 +1,4 @@
-"""Run by the tests as a process of its own, with HF_ENDPOINT set: loads rows of the registries and says in a JSON line each what came out."""
+"""The tests run this with HF_ENDPOINT set: it loads rows of the registries and prints a JSON line on each."""
 
 import json, sys
 import numpy as np

@@ -64,7 +64,7 @@ SENTENCES = _sentences()
 
 
 def collection(name, row):
-    "`(documents, queries, qrels)` of a task: 14 documents (id, title, text), 5 queries (id, text), the same every time."
+    "`(documents, queries, qrels)` of a task: 14 documents (id, title, text), 5 queries (id, text), always the same."
     rng = random.Random(name)
     pool, questions = chinese() if row['language'] == 'zh' else (ENGLISH, ENGLISH_QUESTIONS)
     asked = rng.sample(questions, 9 if row.get('labels') and name.endswith('biology') else 5)
@@ -129,7 +129,7 @@ def write_configs(folder, parts, kind, card=True):
 
 
 def published_texts(paper, queries):
-    "The configurations of the generations that a paper's authors publish: `{(method, split): rows}` as the rows of llms.yaml name them."
+    "The generations that a paper's authors publish: `{(method, split): rows}` as the rows of llms.yaml name them."
     out = {}
     for name, llm in registry('llms').items():
         likely = {method: names[0] for method, names in llm.get('likely_splits', {}).get(paper, {}).items()}
@@ -219,7 +219,7 @@ RELEASED = [  # an instruction of each group of BMRetriever's rows, and one that
 
 
 def released_files(row):
-    "`build(folder)` of rows that were released for training: one file of JSON lines, each with an instruction and a negative of its own."
+    "`build(folder)` of rows released for training: a file of JSON lines, each with its own instruction and negative."
 
     def build(folder):
         texts = [(title or 'A note', text) for title, text in ENGLISH.values() if text]
@@ -251,8 +251,8 @@ def on_the_hub(row):
 
 
 def data_repositories(tasks=None, corpora=None):
-    """A repository for each Hub id of the rows (those of the registries unless given), at the commits that they name; and one of each set of
-    training rows that its authors released."""
+    """A repository for each Hub id of the rows (those of the registries unless given), at the commits that they name;
+    and one of each set of training rows that its authors released."""
     out = []
     for name, row in (registry('tasks') if tasks is None else tasks).items():
         if on_the_hub(row):
@@ -278,7 +278,7 @@ def _of_repository(row):
 
 
 def git_files(paper='automir'):
-    "`{repository: {path: rows}}` of the rows that name a git repository: tasks with their published texts, and the training documents."
+    "`{repository: {path: rows}}` of rows that name a git repository: tasks with published texts, training documents."
     out = {}
     for name, row in registry('tasks').items():
         if 'git' not in row:
@@ -325,7 +325,7 @@ MEDTEB, MEDTEB_QUERIES = ('medteb-retrieval', 'medteb-rerank'), 12  # a reader's
 
 
 def small_registry(folder, commits=None, **more):
-    """Write `folder` for $MEDIR_REGISTRY: the packaged rows of tasks and corpora with nothing but their counts replaced, and the rows of `more`.
+    """Write `folder` for $MEDIR_REGISTRY: the packaged rows of tasks and corpora with other counts, and rows of `more`.
     `commits` are those of the repositories on loopback: what a commit is called follows from what is in it."""
 
     def at(row):

@@ -1,4 +1,4 @@
-"""For every row of models.yaml, llms.yaml and rerankers.yaml a tiny random model of the row's own architecture, as its repository has it."""
+"""For every row of models.yaml, llms.yaml and rerankers.yaml a tiny random model of its architecture, as on the Hub."""
 
 import collections, json, math, string, zlib
 from pathlib import Path
@@ -21,9 +21,9 @@ T5 = dict(d_model=HIDDEN, d_kv=8, d_ff=64, num_layers=2, num_heads=4, initialize
 T5 |= dict(feed_forward_proj='gated-gelu')
 
 
-# A kind of checkpoint: its configuration, its tokenizer (wordpiece, bytes: byte-level BPE, fallback: BPE that falls back to
-# bytes, unigram), the tokens before and after a text, positions that no token can take (spare), how a pair of texts is joined,
-# where not like two texts, and special tokens of the vocabulary that no name is given to (also)
+# A kind of checkpoint: its configuration, its tokenizer (wordpiece, bytes: byte-level BPE, fallback: BPE that falls
+# back to bytes, unigram), the tokens before and after a text, positions that no token can take (spare), how a pair of
+# texts is joined, where not like two texts, and special tokens of the vocabulary that no name is given to (also)
 _FIELDS = 'config sizes pieces tokenizer_class names before after positions spare pair also'
 Family = collections.namedtuple('Family', _FIELDS, defaults=((), (), 'max_position_embeddings', 0, '', ()))
 BERT = dict(cls_token='[CLS]', sep_token='[SEP]', pad_token='[PAD]', unk_token='[UNK]', mask_token='[MASK]')
@@ -91,7 +91,7 @@ def letters_of(sentences):
     return sorted(known | {letter for sentence in sentences for letter in sentence if not letter.isspace()})
 
 
-# the trainers of word pieces and of unigrams give another vocabulary in each process, so those are written down by counting
+# trainers of word pieces and of unigrams give another vocabulary in each process, so those are written down by counting
 
 
 def word_pieces(family, special, sentences, size):
@@ -402,7 +402,7 @@ GTE_FILES = [Path(__file__).with_name('new_impl') / f'{name}.py' for name in ('c
 
 
 def save_gte(folder, tokenizer, limit, name, where=''):
-    "A tiny masked language model of that architecture, the same for the same name; `where`: the repository of its code."
+    "A tiny masked language model of that architecture, the same for a name; `where`: the repository of its code."
     from hub.new_impl.configuration import NewConfig
     from hub.new_impl.modeling import NewForMaskedLM
 
@@ -430,7 +430,7 @@ def gte_code(folder):
 
 
 NV_EMBED = '''
-"""A tiny model with the face of NV-Embed's own code: encode(texts, instruction=, max_length=), its tokenizer fetched by name."""
+"""The face of NV-Embed's own code, tiny: encode(texts, instruction=, max_length=), its tokenizer fetched by name."""
 import torch
 from transformers import AutoTokenizer, MistralConfig, MistralModel
 class NVEmbedConfig(MistralConfig):
@@ -445,7 +445,9 @@ class NVEmbedModel(MistralModel):
     @torch.no_grad()
     def encode(self, prompts, instruction='', max_length=4096, **kwargs):
         skip = len(self.tokenizer(instruction)['input_ids']) if instruction else 0
-        batch = self.tokenizer([instruction + p + self.tokenizer.eos_token for p in prompts], max_length=max_length, padding=True, truncation=True, return_tensors='pt').to(self.device)
+        texts = [instruction + p + self.tokenizer.eos_token for p in prompts]
+        cut = dict(max_length=max_length, padding=True, truncation=True, return_tensors='pt')
+        batch = self.tokenizer(texts, **cut).to(self.device)
         hidden = self(input_ids=batch['input_ids'], attention_mask=batch['attention_mask']).last_hidden_state
         mask = batch['attention_mask'].clone()
         mask[:, :skip] = 0
@@ -467,9 +469,21 @@ TURN = "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|
 QWEN = TOOLS + TURN + '{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}'
 SILENT = '{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}'
 THINKING = QWEN.replace('assistant\n{% endif %}', 'assistant\n' + SILENT + '{% endif %}')
-HEADERS = "{{ bos_token }}{% for m in messages %}<|start_header_id|>{{ m['role'] }}<|end_header_id|>\n\n{{ m['content'] }}<|eot_id|>{% endfor %}{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}"
-DEEPSEEK = "{% for m in messages %}{% if m['role'] == 'system' %}{{ m['content'] }}{% elif m['role'] == 'user' %}<|User|>{{ m['content'] }}{% else %}<|Assistant|>{{ m['content'] }}{% endif %}{% endfor %}{% if add_generation_prompt %}<|Assistant|><think>\n{% endif %}"
-ZEPHYR = "{% for m in messages %}<|{{ m['role'] }}|>\n{{ m['content'] }}</s>\n{% endfor %}{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+HEADERS = (
+    '{{ bos_token }}{% for m in messages %}'
+    "<|start_header_id|>{{ m['role'] }}<|end_header_id|>\n\n{{ m['content'] }}<|eot_id|>{% endfor %}"
+    '{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}'
+)
+DEEPSEEK = (
+    "{% for m in messages %}{% if m['role'] == 'system' %}{{ m['content'] }}"
+    "{% elif m['role'] == 'user' %}<|User|>{{ m['content'] }}"
+    "{% else %}<|Assistant|>{{ m['content'] }}{% endif %}{% endfor %}"
+    '{% if add_generation_prompt %}<|Assistant|><think>\n{% endif %}'
+)
+ZEPHYR = (
+    "{% for m in messages %}<|{{ m['role'] }}|>\n{{ m['content'] }}</s>\n{% endfor %}"
+    '{% if add_generation_prompt %}<|assistant|>\n{% endif %}'
+)
 # a part of a Hub id (the first that fits): architecture and chat template
 WRITERS = [
     ('chatglm3', 'llama', ''),

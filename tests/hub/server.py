@@ -34,7 +34,7 @@ PARQUET = 'refs/convert/parquet'  # where the Hub keeps its own copy of a data s
 
 
 class Repository:
-    "A model or data set: `build(folder)` writes its files on the first request; each of `commits` serves them, `main` is the first."
+    "A model or data set: `build(folder)` writes it on the first request; all of `commits` serve it, `main` the first."
 
     def __init__(self, kind, id, build, commits=()):
         self.kind, self.id, self.build, self.faults = kind, id, build, Faults()
@@ -76,7 +76,7 @@ class Refused(Exception):
 
 
 class Hub:
-    "The server of `repositories` (a list) on a free port; it builds what is asked for below `store` and logs in `asked`."
+    "The server of `repositories` (a list) on a free port; it builds what is asked for below `store`, logs in `asked`."
 
     def __init__(self, repositories, store):
         self.repositories = {(r.kind, r.id): r for r in repositories}

@@ -31,7 +31,8 @@ STEPS = {
 
 
 def chat(body):
-    "Grades where passages are to be judged, a third of them relevant and a judge of its own mind now and then; a step of CMIRB; else an echo."
+    """Grades where passages are to be judged: a third are relevant, and now and then a judge is of its own mind.
+    A step of CMIRB where one is asked for; else an echo."""
     prompt = body['messages'][-1]['content']
     passages = re.findall(r'^Passage-(\d+): (.*)$', prompt, re.M)
     step = re.search(r'\{"(medical|order|evidence|answer|score)": ', prompt)
@@ -72,8 +73,8 @@ def make_environment(folder, name):
 
 
 def process_environment(hub, base, services=None, github=None, **more):
-    """What a process needs to see the Hub on loopback and nothing else: folders of its own below `base`, no other address within reach.
-    HF_HUB_OFFLINE of the tests is taken away; `github` is the folder of repositories that git finds in GitHub's place."""
+    """What a process needs to see the Hub on loopback and no other address, with folders of its own below `base`.
+    HF_HUB_OFFLINE of the tests is taken away; `github`: the folder of repositories that git finds in GitHub's place."""
     from medir_nb.core import registry
 
     base = Path(base)

@@ -10,10 +10,10 @@ from medir_nb.core import registry
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# (notebook, preset) → parameters put in place of the preset's. A mapping is merged into the preset's own. Nothing else is changed: models, data,
-# systems, templates, fusions, similarities, negatives and losses are the preset's.
-# n_documents: what is left of the small corpora without the answers of the evaluation queries; batch_size: no larger than the
-# data; precision: the paper's fp16 needs a GPU; max_tokens: a random model never ends a text
+# (notebook, preset) → parameters put in place of the preset's. A mapping is merged into the preset's own. Nothing else
+# is changed: models, data, systems, templates, fusions, similarities, negatives and losses are the preset's.
+# n_documents: what is left of the small corpora without the answers of the evaluation queries; batch_size: no larger
+# than the data; precision: the paper's fp16 needs a GPU; max_tokens: a random model never ends a text
 _LOOP = {
     'n_documents': 12,
     'generator_training': {'max_steps': 2, 'warmup_steps': 0, 'precision': 'fp32'},
@@ -85,7 +85,7 @@ def write_batch(name, folder):
 
 
 def write_data(folder):
-    "$MEDIR_DATA of a reader who read what the row of Pile of Law says: its repository is a script, so there is a corpus.jsonl."
+    "$MEDIR_DATA of a reader who read the row of Pile of Law: its repository is a script, so there is a corpus.jsonl."
     rows = [{'id': i, 'doc': f'{title}. {text}'} for i, (title, text) in ENGLISH.items() if text]
     write_lines(Path(folder) / 'pile-of-law' / 'corpus.jsonl', rows)
     write_stages(Path(folder))
@@ -141,9 +141,9 @@ def write_medteb(folder):
 
 
 def expected_absent(run, home):
-    "`{(system, task)}` that a run cannot measure from the Hub and what was trained in `home`, and a pattern for each reason."
+    "`{(system, task): pattern}`: the reason for what a run cannot measure from the Hub and what `home` trained."
     p, out = preset(run['notebook'], run['preset']), {}
-    # what needs an environment of its own is not tuned, and nothing is where no rows were left; the notebook says so where it tunes
+    # what needs an environment of its own is not tuned, and nothing is where no rows were left; the notebook says so
     files = p.get('tuning_data', {}).get('files', [])
     left = all((home / 'training-data' / f'{name}.jsonl').is_file() for name in files)
     tuned = [f'{s}-medteb' for s in p.get('tuned', []) if left and s != 'gte-qwen2-1.5b-instruct']

@@ -1,4 +1,4 @@
-"""Put on PYTHONPATH, this refuses every connection that leaves the machine and writes it into $MEDIR_TEST_CONNECTIONS."""
+"""On PYTHONPATH this refuses every connection that leaves the machine and writes it into $MEDIR_TEST_CONNECTIONS."""
 
 import os, socket
 

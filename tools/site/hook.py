@@ -13,8 +13,9 @@ ROOT = Path(__file__).resolve().parents[2]
 UNASKED = ('assets/**/*.map', 'assets/javascripts/lunr/**/*', 'nav.json', 'sitemap.xml.gz', 'sitemap.xml')
 # what of the theme's style no page of ours has; a rule goes where each of its selectors is of that kind
 UNUSED = re.compile(
-    r'tabbed-|admonition|\[dir=rtl\]|md-tag|\.keys|mermaid|critic|md-post|twemoji|task-list|footnote|md-consent|md-feedback'
-    r'|md-annotation|arithmatex|md-social|md-source|md-banner|md-author|data-md-color-(?:primary|accent)=(?!indigo)'
+    r'tabbed-|admonition|\[dir=rtl\]|md-tag|\.keys|mermaid|critic|md-post|twemoji|task-list|footnote|md-consent'
+    r'|md-feedback|md-annotation|arithmatex|md-social|md-source|md-banner|md-author'
+    r'|data-md-color-(?:primary|accent)=(?!indigo)'
 )
 # words of the markup that stand thousands of times; site.css and site.js know the short ones. A block without a class
 # is Python, which most blocks are

@@ -1,4 +1,4 @@
-"""A tiny encoder with the face of GTE-multilingual's own code: BERT with rotary positions, one projection of queries, keys and values, gated layers."""
+"""A tiny encoder with the face of GTE-multilingual's own code: rotary BERT, one projection of qkv, gated layers."""
 
 import torch
 from torch import nn
