@@ -622,6 +622,18 @@ def test_a_late_chunk_is_the_mean_of_its_tokens_in_the_encoded_document(tmp_path
         refuses(lambda wrong=wrong, system=system: search(wrong, system, 3), why)
 
 
+@pytest.mark.parametrize('system', ['minilm', 'minilm(chunks=late,max_document_tokens=64)'])
+def test_signs_between_passages_are_signs_like_others_in_any_text(system, tmp_path, monkeypatch):
+    monkeypatch.setenv('MEDIR_HOME', str(tmp_path))
+    texts = ['gout\x1d3 hurts', '2\x1dfever\x1eat night', 'drink water. ' * 30]
+    documents = pd.DataFrame({'id': list('abc'), 'title': ['', '7 \x1d', 'a\x1d'], 'text': texts})
+    queries = pd.DataFrame({'id': ['q1', 'q2'], 'text': ['肉\x1dgout', '1\x1dgout']})
+    qrels = pd.DataFrame([('q1', 'a', 1), ('q2', 'a', 1)], columns=['query_id', 'doc_id', 'relevance'])
+    task = task_from_frames(documents, queries, qrels, passages=parse_windows('tokens=20'))
+    run = search(task, system, 3).run
+    assert list(run.groupby('query_id').doc_id.first()) == ['a', 'a'] and len(run) == 6
+
+
 def test_long_words_and_sentences_are_cut():
     sequence, table = 'ACGT' * 1000, ' '.join(f'{i} mg' for i in range(1000))
     assert ''.join(passage_texts(sequence, PassageSplitter('tokens', 10))) == sequence

@@ -257,12 +257,13 @@ def source_document_ids(passage_ids) -> np.ndarray:
 # %% ../../nbs/01_data/02_passage_splitter.ipynb #26a0c265
 def is_in_document(text: str) -> bool:
     "Whether a text is a passage with those around it."
-    return _NUMBERED in text
+    head, mark, _ = text.rpartition(_NUMBERED)
+    return bool(mark) and head.rpartition(' ')[2].isdecimal()
 
 
 def read_in_document(text: str) -> tuple[str, tuple, int]:
     "What stands before a document, its passages, and the number of the one that is meant."
-    head, _, passages = text.partition(_NUMBERED)
+    head, _, passages = text.rpartition(_NUMBERED)  # no passage holds the mark, and a title may
     before, _, number = head.rpartition(' ')
     return before, tuple(passages.split(_BETWEEN)), int(number)
 

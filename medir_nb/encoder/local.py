@@ -283,7 +283,7 @@ class TorchBackend(_ReadsInDocument, Backend):
 
     def encode(self, texts: list[str], prompt: str = '') -> Encoded:
         "Vectors, token counts and truncation of rendered `texts`."
-        if texts and is_in_document(texts[0]):
+        if self.spec.chunks and texts and all(map(is_in_document, texts)):
             return self.encode_late(texts)
         ids, segments, truncated = self.tokenize(texts)
         lengths = np.array([len(row) for row in ids], dtype=np.int32)

@@ -81,7 +81,7 @@ def _write_sources(data: PairData, places: dict[str, Path]) -> list[str]:
     for name in data.passages:
         check(name in further, f'unknown key {name!r}', 'passages', nearest(name, further))
     settings = PairSettings(kind=data.kind, seed=data.seed, **data.passages)
-    written, duplicates = [], Duplicates(near=data.near)
+    written, missing, duplicates = [], '', Duplicates(near=data.near)
 
     def kept_pairs(source: str, counts: Counter):
         for row in corpus_pairs(source, settings, duplicates, counts=counts):
@@ -100,8 +100,9 @@ def _write_sources(data: PairData, places: dict[str, Path]) -> list[str]:
         except MedirError as fault:
             if not data.leave_out:
                 raise
+            missing = missing or str(fault)
             note(f'{fault}; the source is left out')
-    check(written, 'no source of pairs is at hand', 'stage I', 'name one in sources')
+    check(written, f'no source of pairs is at hand: {missing}', 'stage I', 'name one in sources')
     return written
 
 # %% ../../nbs/05_trainer/20_stage_data.ipynb #64f0df8a
