@@ -89,7 +89,8 @@ def main(names: list[str]):
     only_check = '--check' in names
     named = [Path(name) for name in names if name != '--check']
     for notebook in named or sorted(NOTEBOOKS.glob('[0-9]*/[0-9]*.ipynb')):
-        print(f'{notebook.stem}: {differing(notebook) if only_check else refresh(notebook)} outputs', flush=True)
+        said = differing(notebook) or 'as stored' if only_check else f'{refresh(notebook)} outputs'
+        print(f'{notebook.stem}: {said}', flush=True)
 
 
 if __name__ == '__main__':
