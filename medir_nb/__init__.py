@@ -7,8 +7,8 @@
     fused = mr.evaluate(task, 'rrf(bm25,minilm)')
     mr.compare(bm25, fused)                         # the difference, its test, and the queries behind it
 
-The names below are loaded when they are first used; everything else lies in the rooms: `medir_nb.core`, `data`,
-`encoder`, `generator`, `retrieval`, `trainer`, `evaluator`, `judging`, `papers`, `study`, `workbook`.
+The names below are loaded when they are first used; everything else lies in the rooms: `medir_nb.core`, `data`, `encoder`,
+`generator`, `retrieval`, `trainer`, `evaluator`, `judging`, `papers`, `study`, `integrations`, `workbook`.
 """
 
 __version__ = "0.1.0"

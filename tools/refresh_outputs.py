@@ -1,12 +1,14 @@
 """Runs lessons and keeps what they show now, where it differs in words from what is stored.
 
     python tools/refresh_outputs.py [NOTEBOOK …]     without a name: all lessons
+    python tools/refresh_outputs.py --check [NOTEBOOK …]     keeps nothing, names the lessons that show something else
 
 Cells of `#| eval: false` are left as they are, and so are outputs that differ in their numbers alone: times and last
 digits are others on each machine. The pages of papers and recipes are those of their presets (`store_outputs.py`).
 """
 
 import json
+import math
 import re
 import sys
 import tempfile
@@ -16,6 +18,8 @@ from nbclient import NotebookClient
 
 NOTEBOOKS = Path(__file__).parents[1] / 'nbs'
 SKIPPED = 'skip-execution'
+OF_THE_DAY = r'0x[0-9a-f]+|/\S*/|\btmp\w{8}\b'  # addresses and temporary folders
+NUMBER = r'\d+(?:\.\d+)?(?:e[-+]?\d+)?'
 
 
 def is_left_out(source: str) -> bool:
@@ -25,8 +29,24 @@ def is_left_out(source: str) -> bool:
 def words(outputs: list[dict]) -> str:
     "What outputs say, without numbers, addresses and the names of temporary folders."
     shown = [output.get('text') or output.get('data', {}).get('text/plain', '') for output in outputs]
-    text = re.sub(r'0x[0-9a-f]+|/\S*/|\btmp\w{8}\b', '', '\n'.join(map(''.join, shown)))
+    text = re.sub(OF_THE_DAY, '', '\n'.join(map(''.join, shown)))
     return re.sub(r'[-+]?[\d.,]+(e[-+]?\d+)?', '#', re.sub(r'\s+|-{2,}', ' ', text))
+
+
+def value(outputs: list[dict]) -> str:
+    "What a lesson shows, without what it says to stderr, bars, addresses and temporary folders."
+    data = [output.get('data', {}) for output in outputs if output.get('name') != 'stderr']
+    texts = [''.join(kinds.get('text/markdown') or kinds.get('text/plain', '')) for kinds in data]
+    texts += [''.join(output['text']) for output in outputs if output.get('name') == 'stdout']
+    return ' '.join(re.sub(OF_THE_DAY, '', '\n'.join(text for text in texts if 'it/s]' not in text)).split())
+
+
+def is_same(stored: str, new: str) -> bool:
+    "Whether two texts say the same; a fraction may differ in its last digits, which are others on each processor."
+    if re.sub(NUMBER, '#', stored) != re.sub(NUMBER, '#', new):
+        return False
+    pairs = zip(re.findall(NUMBER, stored), re.findall(NUMBER, new), strict=True)
+    return all(a == b or '.' in a + b and math.isclose(float(a), float(b), rel_tol=1e-3) for a, b in pairs)
 
 
 def run(notebook: Path) -> list:
@@ -52,9 +72,25 @@ def refresh(notebook: Path) -> int:
     return taken
 
 
+def differing(notebook: Path) -> dict[str, tuple]:
+    "Lessons by their first line, with the stored and the new value, where the two differ; an `assert` checks itself."
+    found = {}
+    for cell, new in zip(json.loads(notebook.read_text(encoding='utf-8'))['cells'], run(notebook), strict=True):
+        source = ''.join(cell['source'])
+        if cell['cell_type'] != 'code' or source.startswith('#| export') or re.search(r'^\s*assert ', source, re.M):
+            continue
+        values = value(cell['outputs']), value(new['outputs'])
+        if SKIPPED not in new['metadata'].get('tags', []) and not is_same(*values):
+            found[source.partition('\n')[0]] = values
+    return found
+
+
 def main(names: list[str]):
-    for notebook in [Path(name) for name in names] or sorted(NOTEBOOKS.glob('[0-9]*/[0-9]*.ipynb')):
-        print(f'{notebook.stem}: {refresh(notebook)} outputs', flush=True)
+    only_check = '--check' in names
+    named = [Path(name) for name in names if name != '--check']
+    for notebook in named or sorted(NOTEBOOKS.glob('[0-9]*/[0-9]*.ipynb')):
+        said = differing(notebook) or 'as stored' if only_check else f'{refresh(notebook)} outputs'
+        print(f'{notebook.stem}: {said}', flush=True)
 
 
 if __name__ == '__main__':

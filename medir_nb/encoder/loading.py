@@ -29,7 +29,7 @@ _SHOWN = 3  # names of a kind
 
 
 def refuse_faults(
-    faults: dict,  # kind → names of tensors, as `worker.tensor_faults` gives them
+    faults: dict,  # kind → names of tensors, as `encoder.worker.tensor_faults` gives them
     where: str,  # the model, for the message
     unread: tuple = (),  # patterns of tensors that nothing reads
     fix: str = 'save or fetch it again; what nothing reads is named in unread_tensors of a registry row',

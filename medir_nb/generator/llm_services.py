@@ -44,7 +44,7 @@ def _worker_request(spec: LLMSpec, request: Request) -> dict:
 
 # %% ../../nbs/03_generator/04_llm_services.ipynb #e3039cec
 class EnvironmentBackend:
-    "A language model in an environment of its own (see `worker.Writer`), `batch` requests between two writes."
+    "A language model in an environment of its own (see `encoder.worker.Writer`), `batch` requests between two writes."
 
     def __init__(
         self,

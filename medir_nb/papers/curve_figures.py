@@ -73,7 +73,7 @@ _PANELS = {
 # %% ../../nbs/08_papers/10_curve_figures.ipynb #ca3f15dd
 @styled_figure
 def panel_figure(
-    data,  # a file or frame of metrics: step, loss, and what `trainer.tower_monitor` measures
+    data,  # a file or frame of metrics: step, loss, and what `trainer.TowerMonitor` measures
 ):
     "What is watched in a training of two towers, against steps; blue is the query tower, orange the document tower."
     frame = data if isinstance(data, pd.DataFrame) else read_data(data, ['step', 'loss'])
