@@ -1,6 +1,6 @@
 """Notebooks as experiments, plans, published cells, the leaderboard: what runs, what it takes, what was measured."""
 
-import csv, io, json, os, re, runpy, shlex, shutil, socket, subprocess, sys, weakref
+import base64, csv, gzip, io, json, os, re, runpy, shlex, shutil, socket, subprocess, sys, weakref
 from concurrent.futures import Future
 from pathlib import Path
 import nbformat, numpy as np, pandas as pd, pytest, yaml
@@ -22,17 +22,24 @@ from medir_nb.workbook import coverage_table, find_notebook, independent_models,
 from medir_nb.workbook import rank_spread, read_batch, receipt_key, receipts, reproduction, resolve_parameters
 from medir_nb.workbook import run_notebook, schema, valid_receipt, with_coverage, write_board
 from medir_nb.workbook.batch import ENGINES, makers_of, ProcessEngine, run_parameters
-from medir_nb.workbook.board_pages import content_policy, packed_json, unpacked_json
+from medir_nb.workbook.board_pages import content_policy, packed_json
+from medir_nb.workbook.board_systems import about_system, model_about, printed_billions
 from medir_nb.workbook.boards import own_scores
-from medir_nb.workbook.coverages import hours_of, runnable
-from medir_nb.workbook.declared import notebook_plan, plan_frame
-from medir_nb.workbook.grids import judging_rows, notebook_grids
+from medir_nb.workbook.cli_index import serve_command
+from medir_nb.workbook.cli_show import contract_command
+from medir_nb.workbook.coverages import hours_of, obstacle_here, runnable
+from medir_nb.workbook.declared import count_text, notebook_plan, plan_frame
+from medir_nb.workbook.grids import grid_rows, judging_rows, notebook_grids
+from medir_nb.workbook.keys import made_checkpoints, words_in
+from medir_nb.workbook.options import split_names
+from medir_nb.workbook.parameters import parameter_value
 from medir_nb.workbook.reproductions import pieces, write_reproduction
-from medir_nb.workbook.plans import encode_rate, plan_costs
+from medir_nb.workbook.plans import default_systems, encode_rate, is_task, plan_costs, work_hours
 from medir_nb.workbook.scale_plans import Conditions, best_shard, parse_machines, scale_plan
 from medir_nb.workbook.scale_plans import shard_overheads, simulated_hours
-from medir_nb.workbook.trainings import loop_rows, training_rows
-from medir_nb.workbook.cell_tables import Way, model_way, text_way, way_of, works_of
+from medir_nb.workbook.skeleton import registry_file
+from medir_nb.workbook.trainings import data_rows, loop_rows, training_rows
+from medir_nb.workbook.cell_tables import data_way, hardest, hours_on, model_way, text_way, Way, way_of, works_of
 
 REAL = find_root(Path(__file__).parent)
 sys.path.insert(0, str(REAL / 'tools'))
@@ -321,6 +328,8 @@ def test_a_step_of_a_study_keeps_its_old_name(medir, tmp_path):
     new, old = medir('study', 'label', walk.folder), medir('label', walk.folder)
     assert new.code == old.code == 0 and new.out == old.out
     assert 'medir label is called medir study label now' in old.err and 'is called' not in new.err
+    failed = medir('label', tmp_path / 'nowhere')
+    assert failed.code == 2 and 'medir label is called medir study label now' in failed.err
 
 
 @pytest.fixture
@@ -970,7 +979,8 @@ def test_what_a_page_shows_cannot_become_part_of_it(referees):
     page, packed = Page(text), re.search(r'id="data">([^<]*)', text)[1]
     assert len(page.named('script')) == 3 and not page.named('img')
     assert not [name for _, attributes in page.elements for name in attributes if name.startswith('on')]
-    assert unpacked_json(packed) == referees and EVIL in referees['systems'][-1]['label']
+    unpacked = json.loads(gzip.decompress(base64.b64decode(packed, validate=True)))
+    assert unpacked == referees and EVIL in referees['systems'][-1]['label']
 
 
 def test_the_page_asks_nobody_for_anything(referees):
@@ -1169,3 +1179,71 @@ def test_a_changed_model_folder_changes_the_key(root, tmp_path):
         before = receipt_key(path, {'systems': [system]})[0]
         write_lines(model / 'config.json', [json.dumps(system)])
         assert receipt_key(path, {'systems': [system]})[0] != before, system
+
+
+def weights(system):
+    return about_system(system)['weights']
+
+
+ARCHIVES = {'sources': ['arxiv', 'medrxiv', 'biorxiv']}  # share one line of the paper's table
+JOINED = 'minilm+hyde(qwen2-7b@authors)>mine@10'
+NO_HUB = 'its weights are not in the Hub cache, and HF_HUB_OFFLINE is set'
+MADE = {'retriever': 'minilm', 'retriever_name': 'minilm-slhyde', 'generator_name': ''}
+VALUES = [
+    (words_in, [{'s': [JOINED], 'n': 4}], {JOINED, 'minilm', 'hyde', 'qwen2-7b', 'authors', 'mine', '10'}),
+    (words_in, [{'prompts': {'hyde': {'search': 'a/b.txt'}}, 'seeds': [1]}], {'a/b.txt'}),
+    (made_checkpoints, [MADE], {'minilm-slhyde'}),
+    (count_text, [3956, '≈'], '≈3,956'),
+    (count_text, [0, '≤'], 0),
+    (count_text, [None], 'unknown'),
+    (split_names, [['nDCG(gains={1:0,2:1})@10', ' R@100,R@5']], ['nDCG(gains={1:0,2:1})@10', 'R@100', 'R@5']),
+    (data_rows, ['pairs', {'sources': ['pubmed'], 'portion': 0.5}], 4_000_000),
+    (data_rows, ['pairs', ARCHIVES], 577_000),
+    (data_rows, ['sets', {'sets': ['mqp'], 'files': ['mine.jsonl']}], None),
+    (is_task, ['hf:mteb/scifact'], True),
+    (is_task, ['r2med_retrieval'], False),
+    (default_systems, ['biosses'], ['minilm']),
+    (work_hours, [7200, 2], 1),
+    (work_hours, [None, 2], None),
+    (work_hours, [1, encode_rate(70e9)], None),
+    (hardest, [[Way('cpu'), Way('service', 'a key'), Way('gpu')]], Way('service', 'a key')),
+    (data_way, ['drugbank'], Way('never', 'its data need a licence of their own')),
+    (way_of, ['bge-large-en-v1.5', 'trec-covid'], Way('gpu', 'more than a day on a CPU')),
+    (works_of, ['bm25', 'r2med-biology'], []),
+    (hours_on, ['bm25', ['nfcorpus']], {'cpu hours': 0, 'gpu hours': 0, 'pairs': 0}),
+    (obstacle_here, ['bm25', ['hpo-lay']], ''),
+    (obstacle_here, ['bmretriever-410m', ['hpo-lay']], NO_HUB),
+    (printed_billions, ['Q=305M;D=4.02B'], 4.02),
+    (printed_billions, ['w/o MSE'], None),
+    (weights, ['bm25'], 'open'),
+    (weights, [''], 'unknown'),
+    (weights, ['minilm+hyde(gpt-4o@authors)'], 'service'),
+    (model_about, ['models', 'nobody'], {}),
+]
+REFUSED = {
+    "did you mean 'bmretriever_evaluation'": lambda: find_notebook('bmretriever_evalution'),
+    "did you mean 'similarity_tasks'": lambda: parameter_value({'similarity_tasks': []}, 'similar_tasks'),
+    "did you mean 'smoke'": lambda: resolve_parameters(find_notebook('own_corpus'), 'smok'),
+    "did you mean 'hpo-lay'": lambda: grid_rows(['hpo-ley'], ['bm25']),
+    'has no registry that a paper': lambda: registry_file(Path('elsewhere')),
+    'is no name of a paper': lambda: workbook.new_paper('Our Paper'),
+    'name a retriever': lambda: contract_command('rrf(bm25,minilm)', 'hpo-lay'),
+    'this folder holds no index': lambda: serve_command(REAL / 'docs', port=0),
+}
+
+
+@pytest.mark.parametrize('function, given, value', VALUES, ids=lambda part: getattr(part, '__name__', ''))
+def test_values_that_lessons_show(function, given, value):
+    assert function(*given) == value
+
+
+@pytest.mark.parametrize('said', REFUSED)
+def test_refusals_that_lessons_show(said):
+    refuses(REFUSED[said], said)
+
+
+def test_the_rate_of_two_cores_counts_where_it_stood_before(capsys):
+    before = hours_on('minilm', ['nfcorpus'])['cpu hours']
+    with rows('coverage', {'cpu': {**registry('coverage')['cpu'], 'rate': 50e9, 'source': 'mine'}}):
+        assert hours_on('minilm', ['nfcorpus'])['cpu hours'] == pytest.approx(2 * before)
+    assert 'stand in costs.yaml now' in capsys.readouterr().err

@@ -7,8 +7,8 @@ import threading
 from .._door import open_door
 
 MODULES = (
-    'find parameters keys runs grids batch plans cell_tables reproductions coverages boards board_pages skeleton '
-    'cli trainings'
+    'find parameters keys notebook_runs grids batch plans cell_tables reproductions coverages boards board_pages '
+    'skeleton cli trainings'
 ).split()
 __getattr__, __dir__, __all__ = open_door(__name__, MODULES)
 __all__ += ['main']

@@ -23,11 +23,6 @@ def packed_json(value) -> str:
     text = json.dumps(value, ensure_ascii=False, separators=(',', ':'), allow_nan=False)
     return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
 
-
-def unpacked_json(text: str):
-    "What was packed, as the page's script reads it."
-    return json.loads(gzip.decompress(base64.b64decode(text, validate=True)))
-
 # %% ../../nbs/11_workbook/16_board_pages.ipynb #1c3044c5
 def content_policy(scripts: list[str], styles: list[str]) -> str:
     "A Content-Security-Policy that allows these inline scripts and styles and forbids every request."
@@ -63,9 +58,8 @@ def _lead(data: dict) -> str:
     papers = len([name for name in data['papers'] if name not in ('own', 'demo', 'referees')])
     whose = {0: '', 1: ' of one paper'}.get(papers, f' of {papers} papers and their referees')
     said = f'{printed:,} printed scores{whose}, {measured:,} of them measured here'
-    return (
-        f'{said}, and {own:,} of your own.' if own else f'{said}; each says where it comes from and how to measure it.'
-    )
+    more = f', and {own:,} of your own.' if own else '; each says where it comes from and how to measure it.'
+    return f'{said}{more}'
 
 # %% ../../nbs/11_workbook/16_board_pages.ipynb #535eea49
 def board_page(

@@ -7,6 +7,7 @@ __all__ = []
 
 # %% ../../nbs/11_workbook/14_board_systems.ipynb #a0b53127
 import re
+from collections import namedtuple
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +21,7 @@ from ..evaluator.scores import measure_label, parse_measure
 from ..papers.papers import long_name, paper_row, paper_tasks
 from ..papers.table_rows import none_if_missing, printed_name
 from ..papers.verdicts import system_or_none
-from .cell_tables import is_encoder, leaf_systems
+from .cell_tables import is_encoder, leaf_systems, PrintedRow
 
 # %% ../../nbs/11_workbook/14_board_systems.ipynb #c107c7a1
 WEIGHTS = {'open': 'open weights', 'service': 'a service', 'unreleased': 'never released', 'unknown': 'not known'}
@@ -125,19 +126,12 @@ def task_about(name: str) -> dict:
     row = registry('tasks').get(whole)
     if row is None:
         return {'name': name, 'title': name, 'paper': '', 'language': '', 'main': '', 'instructions': {}}
-    return {
-        'name': name,
-        'title': row.get('title', whole) + (f' [limit={limit}' if limit else ''),
-        'paper': row.get('paper', ''),
-        'language': row.get('language', ''),
-        'kind': row.get('kind', ''),
-        'main': str(parse_measure(row.get('measures', ['nDCG@10'])[0])),
-        'queries': None if limit else row.get('queries'),
-        'documents': None if limit else row.get('documents'),
-        'hub': row.get('hub', ''),
-        'revision': row.get('revision') or '',
-        'instructions': row.get('instructions') or {},
-    }
+    about = {'name': name, 'title': row.get('title', whole) + (f' [limit={limit}' if limit else '')}
+    about |= {field: row.get(field, '') for field in ('paper', 'language', 'kind')}
+    about['main'] = str(parse_measure(row.get('measures', ['nDCG@10'])[0]))
+    about |= {count: None if limit else row.get(count) for count in ('queries', 'documents')}
+    source = {'hub': row.get('hub', ''), 'revision': row.get('revision') or ''}
+    return about | source | {'instructions': row.get('instructions') or {}}
 
 # %% ../../nbs/11_workbook/14_board_systems.ipynb #23ffec26
 def _printed_label(cell) -> str:
@@ -158,40 +152,37 @@ def row_about(cell) -> dict:
         about['size'] = printed_billions(f'{cell.system} {cell.variant}')
     is_base = none_if_missing(cell.method) in (None, 'base') and not none_if_missing(cell.llm)
     is_joined = '+' in cell.expression if cell.expression else re.search(r'\+|hyde', cell.system, re.I)
-    kind = 'alone' if is_base and not is_joined else 'expanded'
-    return {
-        'paper': cell.paper,
-        'table': cell.table,
-        'title': title,
-        'label': _printed_label(cell),
-        'printed': cell.system,
-        'kind': 'reranked' if none_if_missing(cell.reranker) or '>' in cell.expression else kind,
-        'expression': cell.expression,
-        **about,
-    }
+    is_reranked = none_if_missing(cell.reranker) or '>' in cell.expression
+    kind = 'reranked' if is_reranked else 'alone' if is_base and not is_joined else 'expanded'
+    place = {'paper': cell.paper, 'table': cell.table, 'title': title, 'label': _printed_label(cell)}
+    return {**place, 'printed': cell.system, 'kind': kind, 'expression': cell.expression, **about}
 
 # %% ../../nbs/11_workbook/14_board_systems.ipynb #ea8a8a5f
 def rows_about(
     cells,  # of `cell_table`
-) -> dict[tuple, dict]:
-    "What the page says of each printed row, by its key; a row takes the expression of its first cell that has one."
+) -> dict[PrintedRow, dict]:
+    "What the page says of each printed row; a row takes the expression of its first cell that has one."
     rows = {}
     for cell in cells.itertuples():
-        key = cell.key[:4]
-        if key not in rows or (cell.expression and not rows[key].expression):
-            rows[key] = cell
-    return {key: row_about(cell) for key, cell in rows.items()}
+        row = cell.key.row
+        if row not in rows or (cell.expression and not rows[row].expression):
+            rows[row] = cell
+    return {row: row_about(cell) for row, cell in rows.items()}
 
 # %% ../../nbs/11_workbook/14_board_systems.ipynb #4b20e8d2
-def column_of(cell) -> tuple:
-    "A column of the page: a task in a measure, or a mean that a paper prints."
+Column = namedtuple('Column', 'paper name measure')  # of the page: a paper's mean, or a task, whose paper is ''
+
+# %% ../../nbs/11_workbook/14_board_systems.ipynb #b21c7a44
+def column_of(cell) -> Column:
+    "The column that a printed cell stands in."
     task = none_if_missing(cell.task)
-    return ('', task, cell.measure) if task else (cell.paper, cell.dataset.removeprefix('group:'), cell.measure)
+    mean = cell.paper, cell.dataset.removeprefix('group:')
+    return Column(*(('', task) if task else mean), cell.measure)
 
 # %% ../../nbs/11_workbook/14_board_systems.ipynb #c3df24b0
-def column_about(key: tuple, tasks: dict, averaged: tuple) -> dict:
+def column_about(column: Column, tasks: dict, averaged: tuple) -> dict:
     "What the page says of a column."
-    paper, name, measure = key
+    paper, name, measure = column
     try:
         label = measure_label(measure)
     except MedirError:
@@ -200,12 +191,12 @@ def column_about(key: tuple, tasks: dict, averaged: tuple) -> dict:
     return about | ({'mean': name, 'paper': paper} if paper else {'task': tasks[name]})
 
 # %% ../../nbs/11_workbook/14_board_systems.ipynb #359fd650
-def printed_columns(cells) -> dict:
+def printed_columns(cells) -> dict[Column, tuple]:
     "The columns of printed cells in the order of the registry's tasks, means last; each with the tasks behind it."
     order = {name: i for i, name in enumerate(registry('tasks'))}
     columns = {column_of(cell): cell.tasks for cell in cells.itertuples()}
-    first = sorted(columns, key=lambda key: (bool(key[0]), order.get(key[1], len(order)), key[0]))
-    return {key: columns[key] for key in first}
+    first = sorted(columns, key=lambda each: (bool(each.paper), order.get(each.name, len(order)), each.paper))
+    return {column: columns[column] for column in first}
 
 # %% ../../nbs/11_workbook/14_board_systems.ipynb #ce2db6c4
 def measure_of(row: dict) -> str:
@@ -219,40 +210,41 @@ def measure_of(row: dict) -> str:
         return row['measure']
 
 # %% ../../nbs/11_workbook/14_board_systems.ipynb #0c7a1102
-OTHERS = 'independent'  # the table of models that others measured
+INDEPENDENT = 'independent'  # the table of models that others measured
 
 
-def other_row(row: dict) -> dict:
+def independent_about(score: dict) -> dict:
     "What the page says of a model that others measured; its row is one with its weights before one of a package."
-    hub = row['system']
-    rows = {
-        name: own for name, own in registry('models').items() if own.get('hub') == hub and not own.get('checkpoint')
-    }
-    expression = min(rows, key=lambda name: str(rows[name].get('revision')).startswith('package'), default='')
+    hub, models = score['system'], registry('models')
+    rows = [name for name, row in models.items() if row.get('hub') == hub and not row.get('checkpoint')]
+    expression = min(rows, key=lambda name: str(models[name].get('revision')).startswith('package'), default='')
     about, known = about_system(expression), registry('independent_models').get(hub, {})
     if not expression:
         about |= {'weights': 'open', 'licences': [known.get('licence', 'unknown')]}
         about['size'] = 0.0 if known.get('size') == 'none' else printed_billions(known.get('size', ''))
-    named = {'paper': row['paper'], 'table': OTHERS, 'title': "independent: by others, with mteb's code"}
+    named = {'paper': score['paper'], 'table': INDEPENDENT, 'title': "independent: by others, with mteb's code"}
     return {**named, 'kind': 'alone', 'label': hub, 'printed': hub, 'expression': expression, **about}
 
 # %% ../../nbs/11_workbook/14_board_systems.ipynb #c9ee4d55
-def own_row(row: dict) -> dict:
-    "What the page says of a system that a reader measured."
-    if row['paper'] not in ('own', 'demo'):
-        return other_row(row)
-    expression = str(system_or_none(row['system']) or '')  # a label, such as that of a training's curve, has none
-    text = ', '.join(filter(None, (row['dtype'], row['split'] if row['split'] != 'test' else '')))
-    table = 'own receipts' if row['paper'] == 'own' else 'demo'
-    named = {'printed': row['system'], 'expression': expression, 'title': '', 'table': table}
+def scored_about(score: dict) -> dict:
+    "What the page says of a system of a score that stands beside no printed cell."
+    if score['paper'] not in ('own', 'demo'):
+        return independent_about(score)
+    expression = str(system_or_none(score['system']) or '')  # a label, such as that of a training's curve, has none
+    text = ', '.join(filter(None, (score['dtype'], score['split'] if score['split'] != 'test' else '')))
+    table = 'own receipts' if score['paper'] == 'own' else 'demo'
+    named = {'printed': score['system'], 'expression': expression, 'title': '', 'table': table}
     kind = 'reranked' if '>' in expression else 'expanded' if '+' in expression else 'alone'
-    label = f'{row["system"]}' + (f' · {text}' if text else '')
-    return {'paper': row['paper'], 'label': label, 'kind': kind, **named, **about_system(expression)}
+    label = f'{score["system"]}' + (f' · {text}' if text else '')
+    return {'paper': score['paper'], 'label': label, 'kind': kind, **named, **about_system(expression)}
 
+# %% ../../nbs/11_workbook/14_board_systems.ipynb #b21c7a45
+ScoredRow = namedtuple('ScoredRow', 'paper system dtype split')
 
-def own_key(row: dict) -> tuple:
-    "What tells a reader's own rows apart."
-    return (row['paper'], row['system'], row['dtype'], row['split'])
+# %% ../../nbs/11_workbook/14_board_systems.ipynb #b21c7a46
+def scored_row(score: dict) -> ScoredRow:
+    "The row that a score stands in; a system in another precision, or on another split, has another."
+    return ScoredRow(*(score[name] for name in ScoredRow._fields))
 
 # %% ../../nbs/11_workbook/14_board_systems.ipynb #40199a80
 def measured_about(name: str) -> dict:

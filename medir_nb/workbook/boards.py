@@ -18,10 +18,10 @@ from ..papers.verdicts import system_or_none
 from .keys import receipts
 from .cell_tables import cell_table, hardest, hours_on, measurements, receipt_files
 from .cell_tables import results_folder, way_of
-from .board_systems import column_about, column_of, environment_about, measure_of, measured_about
-from .board_systems import OTHERS, model_about, other_row, own_key, own_row
-from .board_systems import papers_about, printed_columns
-from .board_systems import rows_about, task_about, WEIGHTS
+from .plans import cpu_speed
+from .board_systems import Column, column_about, column_of, environment_about, INDEPENDENT
+from .board_systems import independent_about, measure_of, measured_about, model_about, papers_about
+from .board_systems import printed_columns, rows_about, scored_about, scored_row, task_about, WEIGHTS
 
 # %% ../../nbs/11_workbook/15_boards.ipynb #c74b3c18
 def rank_spread(
@@ -99,7 +99,7 @@ def _main_results(paper: str):
     return results[results.groupby('model').task.transform('nunique') == len(tasks)], tasks
 
 # %% ../../nbs/11_workbook/15_boards.ipynb #4dae3213
-def other_scores(paper: str) -> list[dict]:
+def independent_scores(paper: str) -> list[dict]:
     "What others measured of a paper's benchmark, a row a score."
     named = _main_results(paper)[0].rename(columns={'model': 'system', 'model_revision': 'revision'})
     rows = named[['system', 'task', 'measure', 'value', 'revision', 'source']].to_dict('records')
@@ -117,7 +117,7 @@ def independent_models(
     said = registry('coverage')['ways']
     about = []
     for model in ranks.index:
-        row = other_row({'paper': paper, 'system': model})
+        row = independent_about({'paper': paper, 'system': model})
         ways = [way_of(row['expression'], task) for task in tasks] if row['expression'] else []
         runs = said[hardest(ways).name] if ways else 'no row'
         licence = ' + '.join(row['licences'])
@@ -146,13 +146,13 @@ def _points(value) -> float | None:
 class _Heads:
     "Rows and columns of the page, and the numbers by which cells name them."
 
-    def __init__(self, cells, own: list[dict]):
-        printed, mine = rows_about(cells), {own_key(row): row for row in own}
-        self.systems = [*printed.values(), *map(own_row, mine.values())]
-        self.rows = _numbers([*printed, *mine])
+    def __init__(self, cells, scores: list[dict]):
+        printed, scored = rows_about(cells), {scored_row(score): score for score in scores}
+        self.systems = [*printed.values(), *map(scored_about, scored.values())]
+        self.rows = _numbers([*printed, *scored])
         self.averaged = printed_columns(cells)  # the tasks behind each column
-        for row in own:
-            self.averaged.setdefault(('', row['task'], measure_of(row)), (row['task'],))
+        for score in scores:
+            self.averaged.setdefault(Column('', score['task'], measure_of(score)), (score['task'],))
         self.columns = _numbers(self.averaged)
         self.tasks = _numbers(dict.fromkeys(name for tasks in self.averaged.values() for name in tasks))
 
@@ -164,7 +164,7 @@ class _Heads:
         environments = dict.fromkeys(name for system in systems for name in system['environments'])
         return {
             'tasks': [task_about(name) for name in self.tasks],
-            'columns': [column_about(key, self.tasks, tasks) for key, tasks in self.averaged.items()],
+            'columns': [column_about(column, self.tasks, tasks) for column, tasks in self.averaged.items()],
             'systems': self.systems,
             'compared': measured,
             'models': {f'{kind}/{name}': model_about(kind, name) for kind, name in parts},
@@ -193,7 +193,7 @@ def _packed_cells(cells, heads: _Heads, texts: _Numbered, hours: _Numbered) -> d
         return [texts[none_if_missing(value) or ''] for value in values]
 
     return {
-        'row': [heads.rows[key[:4]] for key in cells.key],
+        'row': [heads.rows[key.row] for key in cells.key],
         'column': [heads.columns[column_of(cell)] for cell in cells.itertuples()],
         'value': [_points(value) for value in cells.unit],
         'text': list(cells.text),
@@ -231,15 +231,15 @@ def _packed_measured(measured: list[dict], cells, noted: _Numbered) -> list[dict
     return packed
 
 # %% ../../nbs/11_workbook/15_boards.ipynb #1dbe0979
-def _packed_own(own: list[dict], heads: _Heads, noted: _Numbered) -> list[dict]:
-    "A reader's own scores, by the numbers of their row and column; of several in one place the newest."
+def _packed_scores(scores: list[dict], heads: _Heads, noted: _Numbered) -> list[dict]:
+    "Scores beside no printed cell, by the numbers of row and column; of several in one place the newest."
     packed = {}
-    for row in own:
-        place = heads.rows[own_key(row)], heads.columns['', row['task'], measure_of(row)]
+    for score in scores:
+        place = heads.rows[scored_row(score)], heads.columns['', score['task'], measure_of(score)]
         if place not in packed:
-            about = {name: row[name] for name in ('revision', 'dtype', 'n_queries', 'split', 'source')}
-            ends = {name: _points(row[name]) for name in ('value', 'low', 'high')}
-            receipt = _noted(row['receipt'], noted)
+            about = {name: score[name] for name in ('revision', 'dtype', 'n_queries', 'split', 'source')}
+            ends = {name: _points(score[name]) for name in ('value', 'low', 'high')}
+            receipt = _noted(score['receipt'], noted)
             packed[place] = {'row': place[0], 'column': place[1], **ends, **about, 'receipt': receipt}
     return list(packed.values())
 
@@ -255,10 +255,10 @@ def board(
     measured = measurements(folder, runs)
     table = cell_table(paper, measured=measured)
     cells = table[table.measure.notna() & table.value.notna()].reset_index(drop=True)
-    own = own_scores(runs, files) + ([] if paper else demo_scores(folder))
-    own += [row for name in dict.fromkeys(cells.paper) for row in other_scores(name)]
-    measured = [found for found in measured if not paper or found['key'][0] == paper]
-    heads, texts, noted, hours = _Heads(cells, own), _Numbered({'': 0}), _Numbered(), _Numbered({None: 0})
+    scores = own_scores(runs, files) + ([] if paper else demo_scores(folder))
+    scores += [score for name in dict.fromkeys(cells.paper) for score in independent_scores(name)]
+    measured = [found for found in measured if not paper or found['key'].paper == paper]
+    heads, texts, noted, hours = _Heads(cells, scores), _Numbered({'': 0}), _Numbered(), _Numbered({None: 0})
     compared = list(dict.fromkeys(found['as'] for found in measured if found['as']))
     return {
         'papers': papers_about(dict.fromkeys(cells.paper)),
@@ -267,10 +267,10 @@ def board(
         'weights': WEIGHTS,
         'cells': _packed_cells(cells, heads, texts, hours),
         'measured': _packed_measured(measured, cells, noted),
-        'own': _packed_own(own, heads, noted),
+        'own': _packed_scores(scores, heads, noted),
         'texts': list(texts),
         'hours': [found and list(found) for found in hours],
-        'rates': {'cpu': registry('coverage')['cpu']['source'], 'gpu': registry('costs')['encode']['source']},
+        'rates': {'cpu': cpu_speed()['source'], 'gpu': registry('costs')['encode']['source']},
         'receipts': [json.loads(text) for text in noted],
         'left_out': len(table) - len(cells),
     }
@@ -294,9 +294,9 @@ def board_rows(data: dict) -> list[dict]:
         beside = {name: measured.get(i, {}).get(name) for name in ('value', 'low', 'high', 'verdict')}
         beside = {'measured': beside.pop('value'), **beside, 'source': data['texts'][cells['source'][i]]}
         found.append(place(row, column) | printed | beside)
-    for own in data['own']:
-        at = place(own['row'], own['column'])
-        whose = OTHERS if at['table'] == OTHERS else 'measured'
-        value = {whose: own['value'], 'low': own['low'], 'high': own['high'], 'source': own['source']}
+    for score in data['own']:
+        at = place(score['row'], score['column'])
+        whose = INDEPENDENT if at['table'] == INDEPENDENT else 'measured'
+        value = {whose: score['value'], 'low': score['low'], 'high': score['high'], 'source': score['source']}
         found.append(at | {'published': None} | value)
     return found

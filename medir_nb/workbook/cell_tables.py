@@ -7,6 +7,7 @@ __all__ = ['cell_table']
 
 # %% ../../nbs/11_workbook/11_cell_tables.ipynb #aa32e2b0
 import json
+from collections import namedtuple
 from dataclasses import dataclass, replace
 from pathlib import Path
 import pandas as pd
@@ -16,7 +17,7 @@ from ..encoder.availability import gigabytes_of
 from ..generator.methods import method_row
 from ..retrieval.expressions import parse, reranker_class, retriever_of
 from .grids import registry_counts
-from .plans import encode_rate, size_in_name
+from .plans import compute_hours, encode_rate, size_in_name, work_hours
 from ..core.places import find_root
 from ..retrieval import RETRIEVERS
 from ..papers.table_rows import none_if_missing, printed_expression
@@ -110,10 +111,6 @@ class TaskWork:
     gpu_hours: float | None  # None: no published rate
 
 
-def _cpu_hours(tokens: float, parameters: float) -> float:
-    return 2 * tokens * parameters / float(registry('coverage')['cpu']['rate']) / 3600
-
-
 def _parameters(row: dict) -> float:
     return (gigabytes_of(row.get('params') or row.get('size'), 'bfloat16') or 0) * 1e9 / 2
 
@@ -123,10 +120,9 @@ def _encoding(task: str, system, joined: bool) -> TaskWork:
     counts, row = registry_counts(task, system, joined), registry('models')[system.name]
     most = counts.encode * row['max_document_tokens']
     tokens = most if counts.tokens is None else min(most, counts.tokens)
-    rate = encode_rate(_parameters(row))
-    hours = counts.encode / rate / 3600 if rate else None
-    on_cpu = _cpu_hours(tokens, _parameters(row))
-    return TaskWork(task, str(system), texts=counts.encode, pairs=0, cpu_hours=on_cpu, gpu_hours=hours)
+    size = _parameters(row)
+    on_cpu, on_gpu = compute_hours(tokens, size), work_hours(counts.encode, encode_rate(size))
+    return TaskWork(task, str(system), texts=counts.encode, pairs=0, cpu_hours=on_cpu, gpu_hours=on_gpu)
 
 # %% ../../nbs/11_workbook/11_cell_tables.ipynb #533e1e32
 def leaf_systems(expression) -> list:
@@ -154,10 +150,10 @@ def works_of(expression: str, task: str) -> list[TaskWork]:
         counts = registry_counts(task, system)
         if llm := system.reranker.llm:
             size = gigabytes_of(size_in_name(registry('llms')[llm]['hub']), 'bfloat16') or 0
-            pairs, hours = counts.ask, _cpu_hours(counts.read + counts.answered, size * 1e9 / 2)
+            pairs, hours = counts.ask, compute_hours(counts.read + counts.answered, size * 1e9 / 2)
         else:
             row, pairs = registry('rerankers')[system.reranker[0]], counts.score
-            hours = _cpu_hours(pairs * row['max_tokens'], _parameters(row))
+            hours = compute_hours(pairs * row['max_tokens'], _parameters(row))
         works.append(TaskWork(task, str(system), texts=0, pairs=pairs, cpu_hours=hours, gpu_hours=None))
     return works
 
@@ -256,6 +252,18 @@ def receipt_files(runs: list[dict], ending: str) -> list[tuple[Path, dict]]:
         found += [(file, note) for file in files if file.name.endswith(ending) and file.is_file()]
     return found
 
+# %% ../../nbs/11_workbook/11_cell_tables.ipynb #b21c7a40
+PrintedRow = namedtuple('PrintedRow', CELL_KEY[:4])  # what tells a row of a printed table from the others
+
+# %% ../../nbs/11_workbook/11_cell_tables.ipynb #b21c7a42
+class CellKey(namedtuple('CellKey', CELL_KEY)):
+    "What tells a printed cell from the others: its row, its data and its measure, as printed."
+
+    @property
+    def row(self) -> PrintedRow:
+        "The row that it stands in."
+        return PrintedRow(*self[:4])
+
 # %% ../../nbs/11_workbook/11_cell_tables.ipynb #8daee55a
 _MEASURED = ('measured', 'low', 'high', 'spread', 'verdict', 'as', 'revision', 'dtype', 'n_queries')
 
@@ -269,16 +277,16 @@ def measurements(folder: str | Path | None, runs: list[dict] = ()) -> list[dict]
     for path, name, receipt in files:
         with boundary('it does not read as stored results', path, 'run its notebook again'):
             for cell in json.loads(path.read_text(encoding='utf-8'))['cells']:
-                key, kind = tuple(cell[part] or '' for part in CELL_KEY), cell['verdict'].partition(':')[0]
+                key, kind = CellKey(*(cell[part] or '' for part in CELL_KEY)), cell['verdict'].partition(':')[0]
                 about = {'kind': kind, 'order': VERDICTS.index(kind), 'file': name, 'receipt': receipt}
                 found.append({'key': key, **{name: cell.get(name) for name in _MEASURED}, **about})
     # a reader's own stay before all that are stored, in the order of their receipts
     return sorted(found, key=lambda measured: -1 if measured['receipt'] else measured['order'])
 
 # %% ../../nbs/11_workbook/11_cell_tables.ipynb #9be6586d
-def cell_keys(cells) -> list[tuple]:
-    "What tells each of some cells from the others; the first four parts are its printed row."
-    return list(zip(*(cells[name].fillna('').astype(str) for name in CELL_KEY), strict=True))
+def cell_keys(cells) -> list[CellKey]:
+    "The keys of some cells, in their order."
+    return list(map(CellKey, *(cells[name].fillna('').astype(str) for name in CELL_KEY)))
 
 # %% ../../nbs/11_workbook/11_cell_tables.ipynb #f6ad1bf5
 def cell_table(

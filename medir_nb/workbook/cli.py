@@ -73,8 +73,10 @@ class _OldName(OneEach):
     "A step of a study under the name that it had before there were groups."
 
     def invoke(self, ctx):
-        super().invoke(ctx)
-        note(f'medir {self.name} is called medir study {self.name} now')
+        try:
+            super().invoke(ctx)
+        finally:
+            note(f'medir {self.name} is called medir study {self.name} now')
 
 # %% ../../nbs/11_workbook/24_cli.ipynb #3e1a7023
 def _name(function) -> str:
@@ -113,12 +115,11 @@ def _command():
 def _home_first(arguments: list[str]) -> tuple[list[str], str | None]:
     "The line with its `--home` before the command, wherever that was written, and the folder."
     for place, argument in enumerate(arguments):
-        if argument == '--home' and place + 1 < len(arguments):
-            folder, rest = arguments[place + 1], arguments[:place] + arguments[place + 2 :]
-            return ['--home', folder, *rest], folder
-        if argument.startswith('--home='):
-            rest = arguments[:place] + arguments[place + 1 :]
-            return [argument, *rest], argument.removeprefix('--home=')
+        name, equals, folder = argument.partition('=')
+        if name == '--home' and (equals or place + 1 < len(arguments)):
+            end = place + (1 if equals else 2)
+            folder = folder if equals else arguments[place + 1]
+            return ['--home', folder, *arguments[:place], *arguments[end:]], folder
     return arguments, None
 
 

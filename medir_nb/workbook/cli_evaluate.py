@@ -71,12 +71,7 @@ def shown_scores(scores: list):
 
 # %% ../../nbs/11_workbook/18_cli_evaluate.ipynb #c4baa3f1
 def _check_request(
-    task: str | None,
-    systems: list[str],
-    runs: list[Path],
-    qrels: Path | None,
-    measures: list[str],
-    dtype: str | None,
+    task: str | None, systems: list[str], runs: list[Path], qrels: Path | None, measures: list[str], dtype: str | None
 ):
     "Refuse a word that nobody knows, and a combination of arguments that has no meaning."
     from medir_nb import encoder, evaluator, retrieval
@@ -405,9 +400,7 @@ def stress_command(
     pairs: Annotated[Path | None, Option(help='A CSV with brand,generic in each line (names that mean one).')] = None,
     seed: Annotated[int, Option(help='Chooses among the wordings that a rule allows.')] = 0,
     examples: Annotated[int, Option(min=0, help='Worst queries that are shown of each kind.')] = 5,
-    to: Annotated[
-        Path | None, Option('--to', help='A folder for all queries with both wordings, and the figure.')
-    ] = None,
+    to: Annotated[Path | None, Option(help='A folder for all queries with both wordings, and the figure.')] = None,
     split: Split = None,
     device: Device = None,
     lang: Lang = None,

@@ -364,9 +364,10 @@ def serve_command(
 
     _note_old_verdict(str(folder))
     if stdio:
-        serve_stdio(folder, device, seconds, log)
+        serve_stdio(folder, device=device, seconds=seconds, log=log)
         return
-    serve(folder, host, port, updates, None, device, seconds, queue, threads, None, log, mcp)
+    how = {'updates': updates, 'device': device, 'seconds': seconds, 'threads': threads, 'log': log, 'mcp': mcp}
+    serve(folder, host=host, port=port, room=queue, **how)
     note('stopped; what was promised is kept')
 
 # %% ../../nbs/11_workbook/23_cli_index.ipynb #3f0b9e7d

@@ -17,7 +17,7 @@ from ..core.settings import parse_options, registry
 from ..core.console import note, redact
 from .find import batches
 from .keys import missing_results, status
-from .runs import run_notebook, RUN_NOTES
+from .notebook_runs import run_notebook, RUN_NOTES
 from .declared import plan_frame, PlanRow
 from .options import Hours, JsonRows, Preset, print_rows, show_table, show_text, Wide
 
@@ -35,9 +35,7 @@ def run_command(
     parameter: Annotated[list[str] | None, Option('-p', '--parameter', metavar='K=V', help=_OVERRIDE_HELP)] = None,
     hours: Hours = None,
     force: Annotated[bool, Option(help='Run even if a valid receipt exists.')] = False,
-    copy: Annotated[
-        Path | None, Option(help='Also copy the tables and figures that it wrote into this folder.')
-    ] = None,
+    copy: Annotated[Path | None, Option(help='Also copy the tables and figures it wrote into this folder.')] = None,
     engine: Annotated[
         str | None, Option(help='Of a batch: local, ray, or ray:ADDRESS of a cluster (default: as its file says).')
     ] = None,
@@ -132,6 +130,11 @@ def _show_plan(planned, wide: bool):
         show_table(planned.frame(), wide, by='task')
         show_text(_sum_line(planned.rows), wide)
 
+# %% ../../nbs/11_workbook/19_cli_run.ipynb #b21c7a20
+def _show_costs(costs, decimals: int, wide: bool):
+    "Print hours, dollars and gigabytes of any plan; what is unknown is an empty cell."
+    show_table(costs.round(decimals).astype(object).fillna(''), wide)
+
 # %% ../../nbs/11_workbook/19_cli_run.ipynb #5d4504e8
 def _show_reproduction(name: str, hours: float, wide: bool, rows: bool):
     "Print what fits into so many hours, a row a run."
@@ -142,7 +145,7 @@ def _show_reproduction(name: str, hours: float, wide: bool, rows: bool):
     if rows:
         print_rows(fitting.to_dict('records'))
         return
-    show_table(fitting.assign(tasks=fitting.tasks.str.join(', ')).round(3), wide)
+    _show_costs(fitting.assign(tasks=fitting.tasks.str.join(', ')), 3, wide)
     show_text(f'{hours:g} h on one 80 GB GPU: {reproduction_sentence(fitting)}', wide)
 
 # %% ../../nbs/11_workbook/19_cli_run.ipynb #5ca1e002
@@ -157,11 +160,11 @@ def _show_scale(name: str, machines: str, wide: bool, rows: bool):
     if rows:
         print_rows({'work': frame.to_dict('records'), 'shards': overheads.to_dict('records')})
         return
-    show_table(frame.round(1).astype(object).fillna(''), wide)
+    _show_costs(frame, 1, wide)
     print('\nShards: share of time beyond encoding, expected\n')
-    shares = overheads.pivot_table(index='shard', columns=['kept', 'encoder'], values='overhead').round(3)
+    shares = overheads.pivot_table(index='shard', columns=['kept', 'encoder'], values='overhead')
     shares.columns = [f'{encoder}, {kept}' for kept, encoder in shares.columns]
-    show_table(shares.reset_index(), wide)
+    _show_costs(shares.reset_index(), 3, wide)
     print('\nWhat fails first, and what is done then')
     for line in first_failures(name, given, frame):
         show_text(f'- {line}', wide)
@@ -213,7 +216,7 @@ def plan_command(
         print_rows({'runs': [each.as_dict() for each in plans], 'costs': costs.to_dict('records')})
     elif len(costs):
         print('\nOnce per model, on one 80 GB GPU:\n')
-        show_table(costs_table(costs), wide)
+        _show_costs(costs_table(costs), 2, wide)
         show_text(f'\n{costs_source()}', wide)
 
 # %% ../../nbs/11_workbook/19_cli_run.ipynb #5185fac8

@@ -120,6 +120,12 @@ def models_command(wide: Wide = False, rows: JsonRows = False):
     note(f'this machine has {room:,.0f} GB of {kind}{no_gpu}; the Hub: {unreachable() or "answers"}')
 
 # %% ../../nbs/11_workbook/20_cli_show.ipynb #d3fc32f3
+_BREAK = (
+    'Evaluate with one thing done wrong, and say what it costs: instruction, prefix, end token, pooling, length, '
+    'normalisation, or all. May be repeated.'
+)
+
+
 def contract_command(
     model: Annotated[str, Argument(help='A model of `medir models`, or a folder.')],
     task: Annotated[str, Argument(metavar='TASK_OR_FOLDER')],
@@ -127,15 +133,7 @@ def contract_command(
     beside: Annotated[
         Literal['mteb'] | None, Option(help="Whose reading stands beside: mteb's definition of the model.")
     ] = None,
-    broken: Annotated[
-        list[str],
-        Option(
-            '--break',
-            metavar='SLIP',
-            help='Evaluate with one thing done wrong, and say what it costs: instruction, prefix, end token, pooling, '
-            'length, normalisation, or all. May be repeated.',
-        ),
-    ] = (),
+    broken: Annotated[list[str], Option('--break', metavar='SLIP', help=_BREAK)] = (),
 ):
     "What exactly a model is given for one query and one document of a task."
     from medir_nb import data, evaluator, retrieval

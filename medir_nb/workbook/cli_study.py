@@ -15,23 +15,18 @@ from .options import chosen_columns, ColumnOption, Lang, PassagesOption, show_ta
 from .options import split_names, Wide
 
 # %% ../../nbs/11_workbook/21_cli_study.ipynb #970bcceb
+_DOCUMENTS = 'A folder or file of documents (PDF, Word, tables, FHIR …), a folder with a corpus.jsonl, or a task.'
+Texts = list[str] | None
 WalkFolder = Annotated[Path, Argument(metavar='WALK', help='The folder that `medir study look` made.')]
 
 # %% ../../nbs/11_workbook/21_cli_study.ipynb #26bd4085
 def look_command(
-    documents: Annotated[
-        str,
-        Argument(
-            metavar='DOCUMENTS',
-            help='A folder or file of documents (PDF, Word, tables, FHIR …), a folder with a corpus.jsonl, or a task.',
-        ),
-    ],
+    documents: Annotated[str, Argument(metavar='DOCUMENTS', help=_DOCUMENTS)],
     to: Annotated[Path | None, Option('--to', help='The folder of the walk (default: ./NAME-walk).')] = None,
     passages: PassagesOption = None,
     lang: Lang = None,
     candidate: Annotated[
-        list[str] | None,
-        Option('--candidate', help='An encoder to measure; repeat for more (default: those that come along).'),
+        Texts, Option(help='An encoder to measure; repeat for more (default: those that come along).')
     ] = None,
     minutes: Annotated[
         float | None,
@@ -62,7 +57,7 @@ def queries_command(
         Option(help='The language model that writes; a server at $MEDIR_LLM_URL is stronger than the embedded one.'),
     ] = None,
     styles: Annotated[
-        list[str] | None, Option(help='Comma-separated, or repeat: keyword, lay, clinical, statement (default: all).')
+        Texts, Option(help='Comma-separated, or repeat: keyword, lay, clinical, statement (default: all).')
     ] = None,
     sample: Annotated[int, Option(min=1, help='Documents that are asked about.')] = 60,
     per_style: Annotated[int, Option(min=1, help='Queries that a document gets in each style.')] = 1,
@@ -190,14 +185,11 @@ def label_command(
     read: Annotated[bool, Option('--read', help='Read all sheets and write qrels/test.tsv.')] = False,
     status: Annotated[bool, Option('--status', help='The same as --read, which loses nothing.')] = False,
     judge: Annotated[
-        list[str] | None, Option(help='A language model, or `words`, that grades beside people; repeat for more.')
+        Texts, Option(help='A language model, or `words`, that grades beside people; repeat for more.')
     ] = None,
     system: Annotated[
-        list[str] | None,
-        Option(
-            '--system',
-            help='A system that makes the pool, or joins it later; repeat (default: what a verdict compares).',
-        ),
+        Texts,
+        Option(help='A system that makes the pool, or joins it later; repeat (default: what a verdict compares).'),
     ] = None,
     depth: Annotated[
         int | None, Option(min=1, help='Documents of each system in the pool (default: 1); more later deepen it.')
@@ -235,9 +227,7 @@ def label_command(
 # %% ../../nbs/11_workbook/21_cli_study.ipynb #238f008a
 def verdict_command(
     walk: WalkFolder,
-    system: Annotated[
-        list[str] | None, Option('--system', help='A system expression; repeat for more (default: what runs here).')
-    ] = None,
+    system: Annotated[Texts, Option(help='A system expression; repeat for more (default: what runs here).')] = None,
     quick: Annotated[bool, Option('--quick', help='Three systems and at most 200 synthetic queries.')] = False,
     llm: Annotated[str, Option(help='A language model that expands queries (HyDE).')] = '',
     recorded: Annotated[

@@ -22,6 +22,7 @@ from ..papers.papers import paper_row
 from ..papers.table import VERDICTS
 from .cell_tables import cell_table, hours_on, is_encoder, leaf_systems, measurements, results_folder
 from .cell_tables import way_of, works_of
+from .plans import cpu_speed
 from .reproductions import reproduction, reproduction_sentence
 
 # %% ../../nbs/11_workbook/13_coverages.ipynb #b2cea7d1
@@ -127,15 +128,8 @@ def _hours_text(hours: float) -> str:
     return f'≈{hours:,.0f} h' if hours >= 1 else f'≈{60 * hours:.0f} min'
 
 
-_HEADERS = {
-    'cpu': 'CPU',
-    'gpu': 'one 80 GB GPU',
-    'larger': 'larger',
-    'service': 'paid service',
-    'unknown': 'not known',
-    'never': 'never',
-    'no score': 'no score',
-}
+_HEADERS = {'cpu': 'CPU', 'gpu': 'one 80 GB GPU', 'larger': 'larger', 'service': 'paid service'}
+_HEADERS |= {'unknown': 'not known', 'never': 'never', 'no score': 'no score'}
 _ALWAYS = ('measured', 'equal', 'close', 'not comparable')
 
 # %% ../../nbs/11_workbook/13_coverages.ipynb #ec2d45d1
@@ -161,10 +155,11 @@ def coverage_table(
 # %% ../../nbs/11_workbook/13_coverages.ipynb #1ab19602
 def coverage_source() -> str:
     "How the ways were told apart, and what the hours rest on."
-    cpu, rates = registry('coverage')['cpu'], registry('costs')['encode']['source']
+    rates = registry('costs')['encode']['source']
     return (
         'The columns from CPU on add up to what is published. '
-        f'CPU: a system on a task within {cpu["hours"]} hours on two cores ({cpu["source"]}); '
+        f'CPU: a system on a task within {registry("coverage")["cpu"]["hours"]} hours on two cores '
+        f'({cpu_speed()["source"]}); '
         'data and weights come from the Hub. Hours of a GPU are those of medir plan, '
         f'texts at the rates of {rates}; pairs of a reranker have no published rate.'
     )

@@ -66,10 +66,26 @@ def server_marks(words: set[str]) -> dict[str, str]:
     addresses = {name: fingerprint(value) for name, value in variables.items()}
     return addresses | {str(tape): file_fingerprint(tape) for tape in tapes}
 
+# %% ../../nbs/11_workbook/02_keys.ipynb #b21c7a30
+_WORD = re.compile(r'\w[\w.-]*')
+_PLACES = {  # kind, as a key says it → where what a word names would lie; kinds are looked up in this order
+    '': str,
+    'rows ': lambda word: word in registry('rows') and home() / 'training-data' / f'{word}.jsonl',
+    'checkpoint ': lambda word: _WORD.fullmatch(word) and checkpoint_folder(word),
+}
+
+# %% ../../nbs/11_workbook/02_keys.ipynb #b21c7a31
+def word_mark(word: str) -> dict[str, str]:
+    "Kind and word → a mark of what lies at the word's place; empty where nothing lies at any."
+    for kind, place_of in _PLACES.items():
+        place = place_of(word)
+        if place and os.path.exists(place):
+            return {f'{kind}{word}': checkpoint_mark(word) if kind == 'checkpoint ' else file_fingerprint(place)}
+    return {}
+
 # %% ../../nbs/11_workbook/02_keys.ipynb #951390fb
 # registry → what its rows are called in a key
 _READ_BY_NAME = {'corpora': 'corpus', 'pretraining': 'corpus for pairs', 'tuning': 'labelled set'}
-_WORD = re.compile(r'\w[\w.-]*')
 
 
 def data_fingerprints(parameters: dict) -> dict[str, str]:
@@ -83,16 +99,11 @@ def data_fingerprints(parameters: dict) -> dict[str, str]:
         folders |= {f'{said} {name}': task_folder(name, known[name]) for name in words & set(known)}
     names = filter(_WORD.fullmatch, words - set(folders))
     folders |= {f'folder {name}': task_folder(name, {'folder': name}) for name in names}
-    marks = {name: file_fingerprint(folder) for name, folder in folders.items() if folder}
-    for word in sorted(words - made_checkpoints(parameters)):
-        if word in tasks:
-            marks.setdefault(word, fingerprint(tasks[word]))
-        elif os.path.exists(word):
-            marks[word] = file_fingerprint(word)
-        elif word in registry('rows') and (left := home() / 'training-data' / f'{word}.jsonl').is_file():
-            marks[f'rows {word}'] = file_fingerprint(left)
-        elif _WORD.fullmatch(word) and checkpoint_folder(word).is_dir():
-            marks[f'checkpoint {word}'] = checkpoint_mark(word)
+    read = words - made_checkpoints(parameters)
+    marks = {name: fingerprint(tasks[name]) for name in read & set(tasks)}
+    marks |= {name: file_fingerprint(folder) for name, folder in folders.items() if folder}
+    for word in read - set(tasks):
+        marks |= word_mark(word)
     return marks | server_marks(words)
 
 # %% ../../nbs/11_workbook/02_keys.ipynb #10a7bc0f

@@ -113,14 +113,11 @@ def print_rows(value):
 
 # %% ../../nbs/11_workbook/17_options.ipynb #bad03cb9
 Split = Annotated[str | None, Option(help="Split of the judgements (default: the task's, else test).")]
-
 Lang = Annotated[str | None, Option(help='Language of the texts, as en or de (default: found in them).')]
-
 Limit = Annotated[
     int | None,
     Option(min=1, help='A pool of at most N documents and the queries whose judged documents fit, for a quick look.'),
 ]
-
 QueryTitles = Annotated[
     bool,
     Option(
@@ -128,11 +125,8 @@ QueryTitles = Annotated[
         help='Read the title of a query before its text (default: the text alone, as BEIR and mteb do).',
     ),
 ]
-
 Dtype = Annotated[str | None, Option(help="Precision: fp32, bf16, fp16 (default: the model row's).")]
-
 Device = Annotated[str | None, Option(help='cpu, cuda, cuda:1 … (default: a GPU if there is one).')]
-
 MaxTokens = Annotated[
     int | None,
     Option(min=1, help="Longest query and document, in tokens, of every encoder (default: each model row's)."),
@@ -174,11 +168,8 @@ Hours = Annotated[
     float | None,
     Option(min=0.01, help='With reproduce: the printed cells that tell most and fit into N hours of a GPU.'),
 ]
-
 Preset = Annotated[str | None, Option(help='smoke, demo, mini or paper.')]
-
 Wide = Annotated[bool, Option('--wide', help='Whole tables as Markdown, also at a terminal (elsewhere always).')]
-
 JsonRows = Annotated[bool, Option('--json', help='Print the rows as JSON in place of the table.')]
 
 # %% ../../nbs/11_workbook/17_options.ipynb #f3d8dab3
@@ -186,15 +177,11 @@ Engine = Annotated[
     str,
     Option(help='Who works: local (processes of this machine), ray, or ray:ADDRESS of a cluster (pip install ray).'),
 ]
-
 Workers = Annotated[
     int, Option(min=0, help='Processes or actors at a time (0: local one a GPU or one, ray all there is room for).')
 ]
-
 Gpus = Annotated[float, Option(min=0, help='With ray: GPUs of one worker, such as 1 or 0.5.')]
-
 Memory = Annotated[float, Option(min=0, help='With ray: GB of memory that one worker asks for (0: any).')]
-
 ShardOption = Annotated[
     str | None, Option('--shard', metavar='I/N', help='Only the I-th of N parts (default: all that is missing).')
 ]

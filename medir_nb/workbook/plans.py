@@ -6,11 +6,13 @@
 __all__ = ['plan', 'size_in_name']
 
 # %% ../../nbs/11_workbook/07_plans.ipynb #2a9ce9e3
+import functools
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 import numpy as np
 import pandas as pd
+from ..core.console import note
 from ..core.errors import MedirError
 from ..core.settings import registry
 from ..core.network import without_network
@@ -114,6 +116,29 @@ def encode_rate(parameters: float) -> float | None:
         return None
     speeds = [float(row['rate']) for row in rates]
     return float(np.exp(np.interp(np.log(parameters), np.log(sizes), np.log(speeds))))
+
+# %% ../../nbs/11_workbook/07_plans.ipynb #b21c7a17
+_note_once = functools.cache(note)
+
+
+def cpu_speed() -> dict:
+    "Operations a second of two cores (`rate`), and who measured them (`source`)."
+    limits = registry('coverage')['cpu']
+    if 'rate' not in limits:
+        return registry('costs')['cpu']
+    _note_once('coverage.yaml: rate and source of cpu stand in costs.yaml now')
+    return limits
+
+# %% ../../nbs/11_workbook/07_plans.ipynb #b21c7a14
+def work_hours(amount: float | None, rate: float | None) -> float | None:
+    "Hours of so many documents, tokens or operations at such a rate a second; None where either is unknown."
+    return amount / rate / 3600 if rate and amount is not None else None
+
+# %% ../../nbs/11_workbook/07_plans.ipynb #b21c7a12
+def compute_hours(tokens: float, parameters: float, tflops: float = 0) -> float:
+    "Hours of two operations for each token and parameter: on a GPU of so many TFLOP/s in bfloat16, or on two cores."
+    on_gpu = tflops * 1e12 * registry('costs')['scale']['utilisation']
+    return work_hours(2 * parameters * tokens, on_gpu or float(cpu_speed()['rate']))
 
 # %% ../../nbs/11_workbook/07_plans.ipynb #5d4c6f8e
 @dataclass(frozen=True)

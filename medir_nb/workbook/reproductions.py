@@ -6,7 +6,7 @@
 __all__ = ['reproduction', 'printed_beside', 'own_results']
 
 # %% ../../nbs/11_workbook/12_reproductions.ipynb #53b8a876
-from collections import Counter
+from collections import Counter, namedtuple
 from dataclasses import dataclass
 from pathlib import Path
 import pandas as pd
@@ -19,16 +19,20 @@ from ..papers.audits import claims_on_cells
 from ..papers.papers import paper_row, published
 from ..papers.table import Ledger
 from ..papers.table_rows import none_if_missing
-from .cell_tables import cell_table, measurements, TaskWork, works_of
+from .cell_tables import cell_table, measurements, PrintedRow, TaskWork, works_of
 from .keys import receipts
 
 # %% ../../nbs/11_workbook/12_reproductions.ipynb #c1a1a502
-def claim_shares() -> dict[tuple, float]:
-    "(the row's part of a cell's key, task) → how much of the claims of the papers hangs on it."
+RowOnTask = namedtuple('RowOnTask', 'row task')  # a `PrintedRow` and one of its tasks
+
+# %% ../../nbs/11_workbook/12_reproductions.ipynb #b21c7a43
+def claim_shares() -> dict[RowOnTask, float]:
+    "How much of the claims of the papers hangs on a row's score of a task."
     found = Counter()
     for paper in registry('claims'):
         for on in claims_on_cells(paper).itertuples():
-            found[(on.paper, on.table, on.system, none_if_missing(on.variant) or ''), on.task] += on.share
+            row = PrintedRow(on.paper, on.table, on.system, none_if_missing(on.variant) or '')
+            found[RowOnTask(row, on.task)] += on.share
     return found
 
 # %% ../../nbs/11_workbook/12_reproductions.ipynb #f0d3f032
@@ -55,11 +59,11 @@ def pieces(
     is_open = cells.task.notna() & cells.measured.isna() & (cells.independent_verdict != 'confirmed')
     wanted = cells[is_open & cells.way.isin(('cpu', 'gpu'))]
     shares, found = claim_shares(), []
-    for (system, task), own in wanted.groupby(['expression', 'task'], sort=False):
+    for (system, task), group in wanted.groupby(['expression', 'task'], sort=False):
         works = frozenset(works_of(system, task))
         if works and all(work.gpu_hours is not None and not work.pairs for work in works):
-            claims = sum((shares.get((row, task), 0) for row in {key[:4] for key in own.key}), 0.0)
-            found.append(Piece(system, task, claims, len(own), works))
+            claims = sum((shares.get(RowOnTask(row, task), 0) for row in {key.row for key in group.key}), 0.0)
+            found.append(Piece(system, task, claims, len(group), works))
     return sorted(found, key=lambda piece: (-piece.claims / piece.hours(), -piece.cells / piece.hours()))
 
 # %% ../../nbs/11_workbook/12_reproductions.ipynb #a2e0f93a
@@ -115,10 +119,10 @@ def printed_beside(
 ) -> dict[str, Ledger]:
     "Measure a system on tasks with all measures printed of it there; each table with its rows of that system."
     cells = cell_table()
-    own = cells[(cells.expression == system) & cells.measure.notna()]
-    measures = dict.fromkeys(own[own.task.isin(tasks)].measure)
+    printed = cells[(cells.expression == system) & cells.measure.notna()]
+    measures = dict.fromkeys(printed[printed.task.isin(tasks)].measure)
     scores, not_run = evaluate_grid(tasks, [system], measures=list(measures))
-    tables = published().loc[own.index].groupby(['paper', 'table'], sort=False)
+    tables = published().loc[printed.index].groupby(['paper', 'table'], sort=False)
     return {
         ', '.join(name): Ledger(part, scores, not_run, dict.fromkeys(part.system, system))
         for name, part in tables

@@ -16,7 +16,7 @@ from ..core.errors import check, nearest
 from ..core.settings import registry
 from ..encoder.encoder_rows import encoder_spec
 from ..papers.figure_style import BLUE, ORANGE, panels, read_data, styled_figure
-from .plans import encode_rate
+from .plans import compute_hours, encode_rate, work_hours
 
 # %% ../../nbs/11_workbook/08_scale_plans.ipynb #80f710ae
 @dataclass(frozen=True)
@@ -61,19 +61,18 @@ def scale_plan(name: str, machines: Machines) -> pd.DataFrame:
     known = registry('costs')['scale']
     corpus, write = known['corpora'][name], known['write']
     texts, queries = float(corpus['texts']), float(corpus['queries'])
-    speed = machines.tflops * 1e12 * known['utilisation']
     lines = []
     for encoder, parameters in corpus['encoders'].items():
         size, dim = float(parameters), encoder_spec(encoder).dim
-        encoding = 2 * size * corpus['tokens'] * texts / speed / 3600
-        product, kept = 2 * dim * texts * queries / speed / 3600, 2 * dim * texts
+        encoding = compute_hours(corpus['tokens'] * texts, size, machines.tflops)
+        product, kept = compute_hours(texts * queries, dim, machines.tflops), 2 * dim * texts
         lines += [
-            _row(f'encode with {encoder}', texts / encode_rate(size) / 3600, encoding, kept, machines),
+            _row(f'encode with {encoder}', work_hours(texts, encode_rate(size)), encoding, kept, machines),
             _row(f'{encoder}: exact search, float16 on GPUs', 0, product, kept, machines),
             _row(f'{encoder}: ann=ivfpq, on a processor', 0, None, _CODE * texts, machines),
         ]
     tokens = queries * write['tokens']
-    hours = tokens / write['rate'] / 3600 * known['machines']['h100x8']['tflops'] / machines.tflops
+    hours = work_hours(tokens, write['rate'] * machines.tflops / known['machines']['h100x8']['tflops'])
     return pd.DataFrame([*lines, _row('HyDE by a 7B, a text a query', hours, None, 4 * tokens, machines)])
 
 # %% ../../nbs/11_workbook/08_scale_plans.ipynb #4cec3967
@@ -127,7 +126,7 @@ def shard_overheads(name: str, machines: Machines, runs: int = 10) -> pd.DataFra
     rows = []
     for encoder, size in corpus['encoders'].items():
         rate = encode_rate(float(size))
-        ideal = float(corpus['texts']) / rate / machines.workers / 3600
+        ideal = work_hours(float(corpus['texts']), rate * machines.workers)
         for keeps in (True, False):
             how = Conditions(rate, **about, keeps_blocks=keeps)
             for shard in _SHARDS:
