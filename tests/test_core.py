@@ -307,14 +307,15 @@ def test_a_command_that_needs_the_hub_says_within_ten_seconds_that_it_is_silent(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name, preset', [pair for pair in PRESETS if pair[1] not in ('demo', 'smoke')])
+@pytest.mark.parametrize('name, preset', [pair for pair in PRESETS if pair[1] not in ('demo', 'smoke', 'showcase')])
 def test_every_preset_ends_soon_behind_a_firewall(name, preset, silent, home):
     told = {'HF_ENDPOINT': silent, 'MEDIR_LLM_BACKEND': 'transformers', 'GIT_CONFIG_COUNT': '1'}
     told |= {'GIT_CONFIG_KEY_0': f'url.{silent}/.insteadOf', 'GIT_CONFIG_VALUE_0': 'https://github.com/'}
     done = process(medir('run', name, '--preset', preset), home, 400, **told)
     said = done.stdout + done.stderr
     assert done.returncode in (0, 1, 2) and 'Traceback' not in said
-    assert done.returncode == 0 or 'does not answer' in said, said[-800:]
+    # what nobody released is said before the Hub is asked
+    assert done.returncode == 0 or re.search('does not answer|(never|not) released', said), said[-800:]
 
 
 COMMIT = 'c0' * 20
