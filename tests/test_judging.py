@@ -13,19 +13,24 @@ from medir_nb.judging import label_widget, make_pool, ModelJudge, overrule, read
 from medir_nb.judging import read_queries, read_review, read_sheet, read_votes, reranking_task, Roles, SCALE
 from medir_nb.judging import scores_under, sheet_records, StudyFolder, SynonymEntry, tau_by_pairs, tau_interval
 from medir_nb.judging import write_review, write_sheet, write_task
+from medir_nb.judging import is_relevant, label_counts, Pool, pool_documents, pool_recall, pool_table, vote_table
+from medir_nb.judging import with_fitted_threshold
+from medir_nb.judging.available_systems import within_minutes
 from medir_nb.judging.cmirb import shortlists, verified_matches
-from medir_nb.judging.pools import PAIR
+from medir_nb.judging.labels import fleiss_kappa
+from medir_nb.judging.model_judges import judging_prompt, shuffled_batches
+from medir_nb.judging.pools import best_threshold, LexicalJudge, PAIR
 from medir_nb.judging.synonyms import fault_of_sentences, sentences_by_rule, with_query
 from medir_nb.judging.label_tables import csv_rows, write_csv
 from medir_nb.core import registry
 from medir_nb.data import load_task, part_of_task, pool_tasks, task_from_frames
-from medir_nb.evaluator import evaluate
+from medir_nb.evaluator import evaluate, score_run
 from medir_nb.evaluator.statistics import USUAL_SPREAD
 from medir_nb.generator import configure
 from medir_nb.trainer import Candidate
 from medir_nb.retrieval import models_of, search
 from medir_nb.judging.study_folder import NothingRelevant
-from medir_nb.judging.sheets import COLUMNS, informative_first, pool_settings
+from medir_nb.judging.sheets import COLUMNS, excerpt, informative_first, labelling_order, next_queries, pool_settings
 
 
 def votes_of(said, query='q1'):
@@ -52,6 +57,43 @@ def toy(documents='abcdef', queries=('q1', 'q2')):
     texts = [{'id': d, 'text': f'text {d}'} for d in documents]
     qrels = [{'query_id': q, 'doc_id': documents[0], 'relevance': 1} for q in queries]
     return task_from_frames(texts, [{'id': q, 'text': f'query {q}'} for q in queries], qrels, name='toy')
+
+
+def test_lists_make_a_pool_by_their_rule_and_a_retriever_can_stay_out(beir):
+    ranked = [('abc', 'words'), ('cda', 'sense')]
+    rows = [('q', doc, name, rank) for docs, name in ranked for rank, doc in enumerate(docs, 1)]
+    lists = pd.DataFrame(rows, columns=[*PAIR, 'retriever', 'rank'])
+    merged = [''.join(Pool(lists, 2, rule).pairs.doc_id) for rule in ('each', 'round-robin', 'rrf')]
+    pool, task = Pool(lists, size=2), load_task(str(beir))
+    assert merged == ['acbd', 'ac', 'ca'] and ''.join(pool.without('sense').pairs.doc_id) == 'ab'
+    assert len(pool.brought) == 6 and (pool_table(pool).alone < pool_table(pool).pairs).all()
+    deep = pool_documents(task, SPARSE, size=5)
+    recalls = [pool_recall(task, Pool(deep.lists, size)) for size in (1, 5)]
+    assert recalls[0] < recalls[1] <= 1 and len(pool_documents(task, SPARSE, 5, rule='rrf')) <= len(deep)
+    assert [is_relevant(['S', 'A', 'B', '', 'D'], cut).sum() for cut in SCALE] == [1, 2, 3, 3, 4]
+    assert best_threshold(np.array([0.9, 0.8, 0.8, 0.1]), np.array([True, True, True, False])) == 0.8
+    assert with_fitted_threshold(LexicalJudge(), task, deep.pairs).threshold > 0
+
+
+def test_labels_are_counted_and_what_is_discarded_leaves():
+    by_hand = {'d1': 'SSA', 'd2': 'SAB', 'd3': 'BCD', 'd4': 'DDD', 'd5': 'AA-', 'd6': 'CD-', 'd7': '---'}
+    votes, task = votes_of(by_hand), toy([*by_hand])
+    labels = consensus(votes)
+    assert label_counts(labels)['discarded'] == 4 and label_counts(labels)['with a positive'] == 1
+    stopped = votes[(votes.judge != 'j3') | (votes.doc_id == 'd2')]  # the third judge read one pair
+    assert consensus(stopped).set_index('doc_id').label['d1'] == 'discarded'
+    assert vote_table(votes).isna().sum().tolist() == [1, 1, 3]
+    made, smaller = (benchmark_task(task, labels, leaves) for leaves in ('ranking', 'corpus'))
+    assert len(made.corpus) == 7 and len(made.discarded) == 4 and smaller.corpus.ids.tolist() == ['d1', 'd3', 'd4']
+    run = pd.DataFrame({'query_id': 'q1', 'doc_id': ['d2', 'd1', 'd3'], 'score': [3.0, 2.0, 1.0]})
+    without = score_run(made, run, ['RR@10']).mean('RR@10')
+    made.discarded = None
+    assert (without, score_run(made, run, ['RR@10']).mean('RR@10')) == (1.0, 0.5)
+
+
+def test_fleiss_kappa_of_a_published_example():
+    rows = '0 0 0 0 14|0 2 6 4 2|0 0 3 5 6|0 3 9 2 0|2 2 8 1 1|7 7 0 0 0|3 2 6 3 0|2 5 3 2 2|6 5 2 1 0|0 2 2 3 7'
+    assert round(fleiss_kappa(np.array([row.split() for row in rows.split('|')], int)), 3) == 0.21
 
 
 def test_parts_and_pools_of_a_task_keep_its_discarded_pairs():
@@ -127,6 +169,31 @@ def test_no_answer_however_mangled_yields_a_grade_that_it_does_not_say():
             assert (grade == '') == bool(fault)
             said = rf'"(?:\s*passage)?[\s_-]*0*{number}\s*"\s*:\s*"\s*{grade}\s*"'
             assert not grade or re.search(said, text, re.I), (text, number, grade)
+
+
+def test_grades_are_read_out_of_prose_and_a_batch_is_the_same_in_any_order(beir):
+    said = 'Here:\n```json\n{"Passage-0": "S", "Passage-1": "d", "Passage-2": "B"}\n```\nI hope this helps.'
+    found = read_grades(said, 3)
+    assert found.graded == [('S', ''), ('D', ''), ('B', '')]
+    assert found.mended == {'unwrapped': 1, 'other spelling of a grade': 1}
+    broken = {
+        'I am sorry.': '',
+        '{"Passage-0": "A", "Passage-1": "': '',
+        '{"Passage-1": "A", "Passage-2": "C", "Passage-3": "D"}': '',
+        '{"Passage-0": "A", "Passage-1": "E", "Passage-2": 5}': 'A',
+        '{"Passage-0": "A", "Passage-1": "C"}': 'AC',
+        '{"Passage-0": "A", "Passage-0": "C", "Passage-1": "B", "Passage-2": "B"}': '',
+        '{"Passage-0": "A"} or rather {"Passage-0": "B"}': '',
+        '["A", "B", "C"]': '',
+    }
+    assert {text: ''.join(grade for grade, _ in read_grades(text, 3).graded) for text in broken} == broken
+    task = load_task(str(beir))
+    pairs = beir_pairs(task)
+    batches = shuffled_batches(pairs, size=3)
+    assert set(batches) == set(shuffled_batches(pairs.sample(frac=1, random_state=0), size=3))
+    assert judging_prompt(task, batches[0], longest=60).count('\nPassage-') == 3
+    three = [{'kind': 'model', 'model': 'smollm2'}, {'kind': 'retriever', 'system': 'minilm'}, {'kind': 'lexical'}]
+    assert [judge.name for judge in judges_from(three)] == ['smollm2', 'minilm≥0.5', 'words≥0.5']
 
 
 numbers_in = lambda prompt: [int(n) for n in re.findall(r'^Passage-(\d+): ', prompt, re.M)]
@@ -233,6 +300,9 @@ def test_a_review_goes_out_blank_and_comes_back(tmp_path):
     write_lines(path, ['query_id;doc_id;label', 'q1;a;negative', 'q1;b;positive', 'q1;c;'])
     reviewed = read_review(path, labels)
     refused(lambda: write_review(path, task, labels), 'r.csv: somebody has filled in labels here')
+    for row, said in (('q1,a,', 'stand twice'), ('q1,z,', 'were not judged'), ('q1,c,maybe', "the label 'maybe'")):
+        write_lines(tmp_path / 'odd.csv', ['query_id,doc_id,label', 'q1,a,Negative', row])
+        refused(lambda: read_review(tmp_path / 'odd.csv', labels), 'odd.csv:3', said)
     overruled = overrule(labels, reviewed)
     assert overruled.label.tolist() == ['negative', 'positive', 'negative', 'negative']
     assert overruled.by.tolist() == ['person', 'person', 'judges', 'judges']
@@ -309,6 +379,7 @@ def test_perfect_judges_are_perfect_and_rank_as_the_truth_does(known):
     beside = tau.pivot(index='queries', columns='labels', values='tau')
     assert (beside.consensus == beside.gold).all() and beside.gold.iloc[-1] == pytest.approx(1)
     assert beside.gold.iloc[0] < 1 and tau.pairs.max() == len(pairs)
+    assert tau.low.isna().sum() == 2 and (gold_labels(task).label == 'positive').all()  # no band of all queries
     ends = tau_interval(scores_under(labels, runs), scores_under(gold_labels(task), runs), n=50)
     assert ends == pytest.approx((1, 1))
 
@@ -501,6 +572,37 @@ def test_a_sheet_is_blind_shuffled_whole_and_opens_in_a_spreadsheet(study):
     pool = {row['pair']: row for row in read_pool(study)}
     on_sheet = {pool[pair]['query_id'] for pair in pairs[0]}
     assert {pair for pair, row in pool.items() if row['query_id'] in on_sheet} == set(pairs[0])
+
+
+def test_queries_are_handed_out_whole_and_in_turn():
+    rows = [{'_id': f's{i}', 'origin': 'synthetic', 'style': 'lay' if i < 6 else 'keyword'} for i in range(8)]
+    order = labelling_order([*rows, *({'_id': f'l{i}', 'origin': 'log'} for i in range(2))])
+    assert [row['origin'] for row in order[:2]] == ['log'] * 2 and len({row['style'] for row in order[2:4]}) == 2
+    pooled = [{'pair': f'p{q}{d}', 'query_id': f'q{q}', 'doc_id': f'd{d}'} for q in range(5) for d in range(3)]
+    first = next_queries(pooled, [], 'anna', most=7)
+    record = {'file': '01-anna.csv', 'annotator': 'anna', 'pairs': [row['pair'] for row in first]}
+    assert [row['query_id'] for row in first] == ['q0'] * 3 + ['q1'] * 3
+    assert next_queries(pooled, [record], 'ben', most=7) == first
+    joined = [*pooled, {'pair': 'p09', 'query_id': 'q0', 'doc_id': 'd9', 'joined': True}]
+    firsts = [next_queries(joined, [record], name, most=7, overlap=0)[0]['pair'] for name in ('anna', 'ben')]
+    assert firsts == ['p09', 'p20']
+    long = 'Gout is old. ' * 20 + 'The big toe is red and swollen in the morning. ' + 'Drink water. ' * 20
+    assert 'big toe' in excerpt('swollen big toe', long, 120) and len(excerpt('swollen big toe', long, 120)) <= 124
+    expected, names = {'minilm': 2.0, 'mpnet': 14.0}, ['minilm', 'mpnet']
+    assert within_minutes(names, expected, 15) == (['minilm'], {'mpnet': 14.0})
+    assert within_minutes(names, expected, 16) == (names, {})
+    assert within_minutes(names[:1], {'minilm': 600.0}, 15) == (names[:1], {})
+
+
+def test_a_sheet_comes_back_from_a_spreadsheet_and_its_faults_are_named(study):
+    rows = rows_of(sheet := sheet_of(study))
+    pairs = sheet_records(study)[0]['pairs']
+    write_csv(sheet, COLUMNS, [{**row, 'grade': '1.0'} for row in reversed(rows[1:])])
+    assert set(read_sheet(sheet, pairs).grade) == {'1'} and make_pool(study, SPARSE, 3) == read_pool(study)
+    for odd, said in (({'grade': '3'}, "'3'"), ({'pair': '1E+45'}, 'not handed out'), (rows[1], 'stands twice')):
+        write_csv(sheet, COLUMNS, [*rows[1:], {**rows[0], **odd}])
+        refused(lambda: read_sheet(sheet, pairs), f'01-anna.csv:{len(rows) + 1}', said)
+    refused(lambda: make_pool(study, SPARSE, depth=1), 'depth 3, not 1')
 
 
 def test_sittings_hold_at_most_so_many_pairs_and_end(study):

@@ -26,10 +26,12 @@ from medir_nb.judging import candidate_systems, note_step, read_queries, recorde
 from medir_nb.judging.available_systems import pool_systems
 from medir_nb.judging.sheets import agreeing_queries
 from medir_nb.judging.study_folder import write_judgements, write_toy_study
-from medir_nb.study.adapting import Pace, plan_budget, query_examples
-from medir_nb.study.profile import advised_passages, EncodingSpeed, TokenCoverage
+from medir_nb.study.adapting import is_better, Pace, plan_budget, query_examples, split_queries, training_settings
+from medir_nb.study.adapting import without_answers
+from medir_nb.study.profile import advised_passages, candidates_table, EncodingSpeed, quantiles, TokenCoverage
 from medir_nb.study.quality import measure_quality, study_tasks
-from medir_nb.study.queries import shares_run, writer_here
+from medir_nb.study.queries import query_in_answer, shares_run, writer_here
+from medir_nb.study.reading import masked, UniqueIds, write_corpus
 from medir_nb.study.report import report_sections
 from medir_nb.study.verdict import decide_from, recommendation_sentence, staleness_line, system_waits, verdict_table
 
@@ -147,6 +149,22 @@ def test_a_look_that_was_stopped_goes_on(folder, tmp_path, counted, monkeypatch)
     monkeypatch.setattr(module, 'write_corpus', None)  # what was read stays
     assert profile_corpus(folder, tmp_path / 'study', candidates=both).reading.kept == 11
     assert [call for call in counted if not call.startswith('speed')] == both  # tokens of the first were kept
+
+
+def test_ids_masks_and_shares_by_hand(folder, tmp_path):
+    ids = UniqueIds()
+    assert [ids.new('7', file) for file in ('a.jsonl', 'b.jsonl', 'b.jsonl')] == ['7', 'b.jsonl/7', 'b.jsonl/7~2']
+    assert ids.renamed == 2 and quantiles(range(1, 101)) == [51, 91, 100, 100]
+    found = [re.search(*pair) for pair in (('[^ ]+@[^ ]+', 'jane.doe@clinic.example.org'), ('(N: )[0-9]+', 'N: 0045'))]
+    found += [re.search('[0-9()-]+', '(202)555-0143'), re.search('..', '王某')]
+    names = ('<EMAIL>', r'\1<RECORD>', '<PHONE>', '<NAME>')
+    shown = [masked(match, name) for match, name in zip(found, names, strict=True)]
+    assert shown == ['j•••@•••.org', 'N: <RECORD>', '(•••)•••', '•••']
+    short = TokenCoverage('minilm', 256, [23, 54, 116, 116], 0.0, 0.0, 28.9, 1.5, 100)
+    assert candidates_table([short], [], 200).cut[0] == '0.0%'
+    refused(lambda: write_corpus(folder / 'empty.txt', tmp_path / 'other.jsonl'), 'nothing stands in 1 document')
+    assert not (tmp_path / 'other.jsonl').exists()
+    refused(lambda: profile_corpus(folder, folder / 'study'), 'would lie inside the documents', '--to')
 
 
 def test_a_corpus_that_others_judged_stays_whole(tmp_path, counted):
@@ -272,12 +290,23 @@ def test_samples_are_seeded_nested_and_from_all_lengths(tmp_path):
         ('one two three four five six seven eight nine ten eleven', 'keyword', [], 'too long'),
         ('why do people who', 'lay', ['cut off'], 'too long'),
         ('iron why', 'clinical', [], 'no question'),
+        ('anaemia', 'keyword', [], ''),
+        ('Iron and blood', 'lay', [], 'repeats the title'),
+        ('Lack of iron is the commonest cause', 'lay', [], 'copied from the document'),
         ('why am I so pale', 'lay', ['prompt shortened'], ''),
     ],
 )
 def test_faults_by_hand(text, style, faults, reason):
     document = 'Iron and blood. Lack of iron is the commonest cause of anaemia.'
     assert query_fault(text, style, faults, text, 'Iron and blood', document) == reason
+
+
+def test_a_query_is_the_first_line_of_an_answer_and_copies_six_words_at_most():
+    answers = {'\nQuestion: "why am I pale?"\nBecause': 'why am I pale?', '  ': '', '1. Keywords: iron': 'iron'}
+    assert {answer: query_in_answer(answer) for answer in answers} == answers
+    document = 'Iron: the commonest cause of anaemia in women'
+    assert shares_run('is iron the commonest cause of anaemia in girls?', document)
+    assert not shares_run('commonest cause of anaemia in adults', document)
 
 
 def test_queries_judgements_and_report(notes, writer):
@@ -438,7 +467,8 @@ def test_the_cheapest_within_the_margin_is_chosen_and_unknown_times_never_are():
 def test_agreement_is_one_of_a_ranking_with_itself_and_needs_three_systems():
     people, machine = drawn_scores(0, 400), drawn_scores(1, 300)
     assert rank_agreement(people, machine).tau.iloc[-1] == 1 and rank_agreement(people[['a', 'b']], machine).empty
-    assert (rank_agreement(people, machine, judged=2).labels.diff().dropna() > 0).all()
+    labels = rank_agreement(people, machine, judged=2).labels
+    assert (labels.diff().dropna() > 0).all() and labels.iloc[-1] == 800
 
 
 def test_what_nobody_named_is_chosen_by_the_minutes_of_the_study(study, monkeypatch, capfd):
@@ -542,6 +572,16 @@ def test_a_shown_difference_is_said(study):
     assert decision.worse == ('bm25(b=0)',) and decision.cheapest == decision.choice == 'bm25' and not decision.open
     said = recommendation_sentence(decision, measured['people'], {'bm25': cost('bm25', 5.0)})
     assert said.startswith('Take bm25 (nDCG@10') and 'shown to be above bm25(b=0)' in said and '5 ms a query' in said
+
+
+def test_what_is_missing_is_named_with_the_command_that_makes_it(tmp_path):
+    bare = write_toy_study(tmp_path / 'w', labelled=0, synthetic=False)
+    refused(lambda: read_verdict(bare), 'verdict.json is not there yet; medir study verdict makes it')
+    refused(lambda: give_verdict(bare), 'no query is judged yet; medir study queries makes synthetic ones')
+    (bare.folder / 'corpus.jsonl').unlink()
+    refused(bare.task, 'corpus.jsonl is not there yet; medir study look FOLDER makes it')
+    write_lines(bare.folder / 'study.yaml', ['name: w', 'documents: notes/', 'langauge: en'])
+    refused(lambda: StudyFolder.open(bare.folder), "unknown setting 'langauge'; did you mean 'language'?")
 
 
 def test_one_labelled_query_is_no_fault(tmp_path):
@@ -697,6 +737,17 @@ def test_minutes_become_steps_and_never_more():
         assert planned <= 60 * minutes and f'{budget.steps:,} steps' in budget.said
     assert len(plan_budget(60, pace, 4000, 16).seeds) == 3 and len(plan_budget(2, pace, 4000, 16).seeds) == 1
     assert plan_budget(600, pace, 160, 16).full and plan_budget(600, pace, 160, 16).steps == 30
+    assert training_settings('minilm', 20)['batch_size'] == 5
+
+
+def test_what_is_held_out_is_apart_and_better_means_than_all(study):
+    train, held = split_queries(study_tasks(study)['people'], 0.5, 0)
+    assert train and held and not set(train) & set(held)
+    examples, rows = query_examples(study), [{'document': name} for name in 'abcd']
+    assert examples.measured_on == 'people' and not set(examples.trained_on) & set(examples.held_out.queries.ids)
+    assert [(len(kept), n) for kept, n in (without_answers(rows, set(s)) for s in ('a', 'abc'))] == [(3, 0), (4, 3)]
+    tests = [{'difference': 0.05, 'p_holm': 0.01}, {'difference': 0.02, 'p_holm': 0.3}]
+    assert is_better(tests[:1]) and not is_better(tests)
 
 
 @pytest.mark.medium
