@@ -197,9 +197,9 @@ def test_no_all_clear_for_a_language_without_rules():
 
 
 def test_a_prompt_without_a_wording_asks_for_the_language(capfd):
-    prompt = wording('walk-query', None, 'de', 'lay', kind='prompt')
+    prompt = wording('study-query', None, 'de', 'lay', kind='prompt')
     assert prompt.startswith('Write your answer in German.\n\n') and '{document}' in prompt
-    assert 'walk-query has no wording in German' in capfd.readouterr().err
+    assert 'study-query has no wording in German' in capfd.readouterr().err
 
 
 def test_a_task_that_lies_below_medir_data_alone_is_read_or_told(monkeypatch, tmp_path):

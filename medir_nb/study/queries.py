@@ -224,7 +224,7 @@ def _groups(
 # %% ../../nbs/09_study/02_queries.ipynb #fcadce80
 def _answers(documents: list[dict], styles: list, per_style: int, most_repeated: float, minutes: float, **asked):
     "`(document, style, number, text, faults)` of each answer, group by group."
-    judged, method, took, began = {style: [] for style in styles}, 'walk-query', [], time.perf_counter()
+    judged, method, took, began = {style: [] for style in styles}, 'study-query', [], time.perf_counter()
     pace = 1e-9  # seconds a document in one style, of the last asked
     many, within = len(documents) * len(styles) * per_style, f' within {minutes:g} min' if minutes else ''
     with progress(total=many, desc=f'queries{within}', unit='query') as bar:
