@@ -20,7 +20,7 @@ from medir_nb.generator.llm_services import _worker_request, chat_body
 from medir_nb.generator.local_llm import load_llm_tokenizer, rendered_prompt, weights_folder
 from medir_nb.judging import gather_votes, grade_by_keyboard, StudyFolder, write_sheet
 from medir_nb.judging.label_tables import csv_rows, write_csv
-from medir_nb.judging.study_folder import write_toy_walk
+from medir_nb.judging.study_folder import write_toy_study
 from medir_nb.retrieval.reading_stage import reading_request, reading_settings
 from medir_nb.retrieval import prompt_tokens, Reranker, reranker_spec, Service
 from medir_nb.trainer import SFTSettings, train_encoder, train_generator
@@ -1673,11 +1673,11 @@ def test_tables_for_spreadsheets_hold_no_formula_and_are_read_back(tmp_path):
 
 
 def test_a_pool_that_lost_its_pairs_is_said(tmp_path):
-    walk = write_toy_walk(tmp_path / 'w')
-    write_sheet(walk, 'me', systems=['bm25'])
-    walk.path('labels/pool.jsonl').write_text('')
+    study = write_toy_study(tmp_path / 'w')
+    write_sheet(study, 'me', systems=['bm25'])
+    study.path('labels/pool.jsonl').write_text('')
     with pytest.raises(MedirError, match=r'pairs? of the sheet .*me\.csv not there; bring a copy'):
-        gather_votes(walk)
+        gather_votes(study)
 
 
 @pytest.mark.parametrize('kind', LOADS)

@@ -13,19 +13,24 @@ from medir_nb.judging import label_widget, make_pool, ModelJudge, overrule, read
 from medir_nb.judging import read_queries, read_review, read_sheet, read_votes, reranking_task, Roles, SCALE
 from medir_nb.judging import scores_under, sheet_records, StudyFolder, SynonymEntry, tau_by_pairs, tau_interval
 from medir_nb.judging import write_review, write_sheet, write_task
+from medir_nb.judging import is_relevant, label_counts, Pool, pool_documents, pool_recall, pool_table, vote_table
+from medir_nb.judging import with_fitted_threshold
+from medir_nb.judging.available_systems import within_minutes
 from medir_nb.judging.cmirb import shortlists, verified_matches
-from medir_nb.judging.pools import PAIR
+from medir_nb.judging.labels import fleiss_kappa
+from medir_nb.judging.model_judges import judging_prompt, shuffled_batches
+from medir_nb.judging.pools import best_threshold, LexicalJudge, PAIR
 from medir_nb.judging.synonyms import fault_of_sentences, sentences_by_rule, with_query
 from medir_nb.judging.label_tables import csv_rows, write_csv
 from medir_nb.core import registry
 from medir_nb.data import load_task, part_of_task, pool_tasks, task_from_frames
-from medir_nb.evaluator import evaluate
+from medir_nb.evaluator import evaluate, score_run
 from medir_nb.evaluator.statistics import USUAL_SPREAD
 from medir_nb.generator import configure
 from medir_nb.trainer import Candidate
 from medir_nb.retrieval import models_of, search
 from medir_nb.judging.study_folder import NothingRelevant
-from medir_nb.judging.sheets import COLUMNS, informative_first, pool_settings
+from medir_nb.judging.sheets import COLUMNS, excerpt, informative_first, labelling_order, next_queries, pool_settings
 
 
 def votes_of(said, query='q1'):
@@ -52,6 +57,43 @@ def toy(documents='abcdef', queries=('q1', 'q2')):
     texts = [{'id': d, 'text': f'text {d}'} for d in documents]
     qrels = [{'query_id': q, 'doc_id': documents[0], 'relevance': 1} for q in queries]
     return task_from_frames(texts, [{'id': q, 'text': f'query {q}'} for q in queries], qrels, name='toy')
+
+
+def test_lists_make_a_pool_by_their_rule_and_a_retriever_can_stay_out(beir):
+    ranked = [('abc', 'words'), ('cda', 'sense')]
+    rows = [('q', doc, name, rank) for docs, name in ranked for rank, doc in enumerate(docs, 1)]
+    lists = pd.DataFrame(rows, columns=[*PAIR, 'retriever', 'rank'])
+    merged = [''.join(Pool(lists, 2, rule).pairs.doc_id) for rule in ('each', 'round-robin', 'rrf')]
+    pool, task = Pool(lists, size=2), load_task(str(beir))
+    assert merged == ['acbd', 'ac', 'ca'] and ''.join(pool.without('sense').pairs.doc_id) == 'ab'
+    assert len(pool.brought) == 6 and (pool_table(pool).alone < pool_table(pool).pairs).all()
+    deep = pool_documents(task, SPARSE, size=5)
+    recalls = [pool_recall(task, Pool(deep.lists, size)) for size in (1, 5)]
+    assert recalls[0] < recalls[1] <= 1 and len(pool_documents(task, SPARSE, 5, rule='rrf')) <= len(deep)
+    assert [is_relevant(['S', 'A', 'B', '', 'D'], cut).sum() for cut in SCALE] == [1, 2, 3, 3, 4]
+    assert best_threshold(np.array([0.9, 0.8, 0.8, 0.1]), np.array([True, True, True, False])) == 0.8
+    assert with_fitted_threshold(LexicalJudge(), task, deep.pairs).threshold > 0
+
+
+def test_labels_are_counted_and_what_is_discarded_leaves():
+    by_hand = {'d1': 'SSA', 'd2': 'SAB', 'd3': 'BCD', 'd4': 'DDD', 'd5': 'AA-', 'd6': 'CD-', 'd7': '---'}
+    votes, task = votes_of(by_hand), toy([*by_hand])
+    labels = consensus(votes)
+    assert label_counts(labels)['discarded'] == 4 and label_counts(labels)['with a positive'] == 1
+    stopped = votes[(votes.judge != 'j3') | (votes.doc_id == 'd2')]  # the third judge read one pair
+    assert consensus(stopped).set_index('doc_id').label['d1'] == 'discarded'
+    assert vote_table(votes).isna().sum().tolist() == [1, 1, 3]
+    made, smaller = (benchmark_task(task, labels, leaves) for leaves in ('ranking', 'corpus'))
+    assert len(made.corpus) == 7 and len(made.discarded) == 4 and smaller.corpus.ids.tolist() == ['d1', 'd3', 'd4']
+    run = pd.DataFrame({'query_id': 'q1', 'doc_id': ['d2', 'd1', 'd3'], 'score': [3.0, 2.0, 1.0]})
+    without = score_run(made, run, ['RR@10']).mean('RR@10')
+    made.discarded = None
+    assert (without, score_run(made, run, ['RR@10']).mean('RR@10')) == (1.0, 0.5)
+
+
+def test_fleiss_kappa_of_a_published_example():
+    rows = '0 0 0 0 14|0 2 6 4 2|0 0 3 5 6|0 3 9 2 0|2 2 8 1 1|7 7 0 0 0|3 2 6 3 0|2 5 3 2 2|6 5 2 1 0|0 2 2 3 7'
+    assert round(fleiss_kappa(np.array([row.split() for row in rows.split('|')], int)), 3) == 0.21
 
 
 def test_parts_and_pools_of_a_task_keep_its_discarded_pairs():
@@ -127,6 +169,31 @@ def test_no_answer_however_mangled_yields_a_grade_that_it_does_not_say():
             assert (grade == '') == bool(fault)
             said = rf'"(?:\s*passage)?[\s_-]*0*{number}\s*"\s*:\s*"\s*{grade}\s*"'
             assert not grade or re.search(said, text, re.I), (text, number, grade)
+
+
+def test_grades_are_read_out_of_prose_and_a_batch_is_the_same_in_any_order(beir):
+    said = 'Here:\n```json\n{"Passage-0": "S", "Passage-1": "d", "Passage-2": "B"}\n```\nI hope this helps.'
+    found = read_grades(said, 3)
+    assert found.graded == [('S', ''), ('D', ''), ('B', '')]
+    assert found.mended == {'unwrapped': 1, 'other spelling of a grade': 1}
+    broken = {
+        'I am sorry.': '',
+        '{"Passage-0": "A", "Passage-1": "': '',
+        '{"Passage-1": "A", "Passage-2": "C", "Passage-3": "D"}': '',
+        '{"Passage-0": "A", "Passage-1": "E", "Passage-2": 5}': 'A',
+        '{"Passage-0": "A", "Passage-1": "C"}': 'AC',
+        '{"Passage-0": "A", "Passage-0": "C", "Passage-1": "B", "Passage-2": "B"}': '',
+        '{"Passage-0": "A"} or rather {"Passage-0": "B"}': '',
+        '["A", "B", "C"]': '',
+    }
+    assert {text: ''.join(grade for grade, _ in read_grades(text, 3).graded) for text in broken} == broken
+    task = load_task(str(beir))
+    pairs = beir_pairs(task)
+    batches = shuffled_batches(pairs, size=3)
+    assert set(batches) == set(shuffled_batches(pairs.sample(frac=1, random_state=0), size=3))
+    assert judging_prompt(task, batches[0], longest=60).count('\nPassage-') == 3
+    three = [{'kind': 'model', 'model': 'smollm2'}, {'kind': 'retriever', 'system': 'minilm'}, {'kind': 'lexical'}]
+    assert [judge.name for judge in judges_from(three)] == ['smollm2', 'minilm≥0.5', 'words≥0.5']
 
 
 numbers_in = lambda prompt: [int(n) for n in re.findall(r'^Passage-(\d+): ', prompt, re.M)]
@@ -233,6 +300,9 @@ def test_a_review_goes_out_blank_and_comes_back(tmp_path):
     write_lines(path, ['query_id;doc_id;label', 'q1;a;negative', 'q1;b;positive', 'q1;c;'])
     reviewed = read_review(path, labels)
     refused(lambda: write_review(path, task, labels), 'r.csv: somebody has filled in labels here')
+    for row, said in (('q1,a,', 'stand twice'), ('q1,z,', 'were not judged'), ('q1,c,maybe', "the label 'maybe'")):
+        write_lines(tmp_path / 'odd.csv', ['query_id,doc_id,label', 'q1,a,Negative', row])
+        refused(lambda: read_review(tmp_path / 'odd.csv', labels), 'odd.csv:3', said)
     overruled = overrule(labels, reviewed)
     assert overruled.label.tolist() == ['negative', 'positive', 'negative', 'negative']
     assert overruled.by.tolist() == ['person', 'person', 'judges', 'judges']
@@ -309,6 +379,7 @@ def test_perfect_judges_are_perfect_and_rank_as_the_truth_does(known):
     beside = tau.pivot(index='queries', columns='labels', values='tau')
     assert (beside.consensus == beside.gold).all() and beside.gold.iloc[-1] == pytest.approx(1)
     assert beside.gold.iloc[0] < 1 and tau.pairs.max() == len(pairs)
+    assert tau.low.isna().sum() == 2 and (gold_labels(task).label == 'positive').all()  # no band of all queries
     ends = tau_interval(scores_under(labels, runs), scores_under(gold_labels(task), runs), n=50)
     assert ends == pytest.approx((1, 1))
 
@@ -416,7 +487,7 @@ def test_given_pairs_skip_the_search():
 
 
 SPARSE = ['bm25', 'bm25(lucene)']
-WALK_QUERIES = """
+STUDY_QUERIES = """
 q1 | drug after a heart attack | log
 q2 | first drug for type 2 diabetes | log
 q3 | tired and weight gain | synthetic | lay | d11
@@ -426,21 +497,21 @@ q5 | pain in the right lower abdomen | synthetic | lay | d10
 
 
 @pytest.fixture
-def walk(tmp_path):
-    "A walk through eleven documents with two queries of a log and three synthetic ones."
-    walk = StudyFolder.begin(tmp_path / 'W', name='W', documents='notes')
-    write_lines(walk.path('corpus.jsonl'), [{'_id': i, 'title': t, 'text': b} for i, t, b in DOCUMENTS if b])
+def study(tmp_path):
+    "A study of eleven documents with two queries of a log and three synthetic ones."
+    study = StudyFolder.begin(tmp_path / 'W', name='W', documents='notes')
+    write_lines(study.path('corpus.jsonl'), [{'_id': i, 'title': t, 'text': b} for i, t, b in DOCUMENTS if b])
     fields = ('_id', 'text', 'origin', 'style', 'document')
-    write_lines(walk.path('queries.jsonl'), [dict(zip(fields, row)) for row in table(WALK_QUERIES)])
-    return walk
+    write_lines(study.path('queries.jsonl'), [dict(zip(fields, row)) for row in table(STUDY_QUERIES)])
+    return study
 
 
-def sheet_of(walk, name='anna', **how):
-    return write_sheet(walk, name, **{'systems': SPARSE, 'depth': 3, **how})
+def sheet_of(study, name='anna', **how):
+    return write_sheet(study, name, **{'systems': SPARSE, 'depth': 3, **how})
 
 
 rows_of = lambda path: [row for row, _ in csv_rows(path)]
-labels_of = lambda walk: read_labels(walk, with_power=False)
+labels_of = lambda study: read_labels(study, with_power=False)
 
 
 def by_words(row):
@@ -454,93 +525,124 @@ def fill(path, grade=by_words):
     return path
 
 
-def test_a_pool_is_made_by_what_a_verdict_compares(walk, monkeypatch):
+def test_a_pool_is_made_by_what_a_verdict_compares(study, monkeypatch):
     monkeypatch.setattr('medir_nb.judging.available_systems.available_encoders', lambda language: ([], {}))
-    pool = make_pool(walk)
-    wanted = candidate_systems(walk, 'en').systems
-    assert pool_settings(walk) == (wanted, 1) and {name for row in pool for name in row['brought']} == set(wanted)
+    pool = make_pool(study)
+    wanted = candidate_systems(study, 'en').systems
+    assert pool_settings(study) == (wanted, 1) and {name for row in pool for name in row['brought']} == set(wanted)
     assert all(rank == 1 for row in pool for rank in row['brought'].values())
     assert [row['query_id'] for row in informative_first(pool)] == [row['query_id'] for row in pool]
 
 
-def test_a_pool_and_a_verdict_search_the_same_passages(walk):
+def test_a_pool_and_a_verdict_search_the_same_passages(study):
     "The answer stands in a long document: its passage is found first, the whole of it is not."
     filler = [f'Nothing of note number {n} was written down on that day.' for n in range(40)]
     texts = {'long': ' '.join([*filler, 'Colchicine eases an attack of gout within hours.', *filler])}
     texts['short'] = 'Rest eases gout, which is an attack of uric acid crystals on a joint of the foot in old age.'
-    write_lines(walk.path('corpus.jsonl'), [{'_id': i, 'title': '', 'text': text} for i, text in texts.items()])
-    write_lines(walk.path('queries.jsonl'), [{'_id': 'q', 'text': 'what eases an attack of gout', 'origin': 'log'}])
-    walk.path('qrels/test.tsv').write_text('query-id\tcorpus-id\tscore\nq\tlong\t2\n')
+    write_lines(study.path('corpus.jsonl'), [{'_id': i, 'title': '', 'text': text} for i, text in texts.items()])
+    write_lines(study.path('queries.jsonl'), [{'_id': 'q', 'text': 'what eases an attack of gout', 'origin': 'log'}])
+    study.path('qrels/test.tsv').write_text('query-id\tcorpus-id\tscore\nq\tlong\t2\n')
     for first, said in (('short', {}), ('long', {'sentences': 1})):
-        cut = StudyFolder.begin(walk.folder, **walk.settings.model_dump() | {'passages': said})
+        cut = StudyFolder.begin(study.folder, **study.settings.model_dump() | {'passages': said})
         pool = make_pool(cut, ['bm25(lucene)'])
         assert (
             [row['doc_id'] for row in pool] == list(search(cut.task(), 'bm25(lucene)', k=1).run.doc_id[:1]) == [first]
         )
     # what people label already is not pooled in another way
     write_sheet(cut, 'anna', systems=['bm25(lucene)'])
-    whole = StudyFolder.begin(walk.folder, **walk.settings.model_dump() | {'passages': {}})
+    whole = StudyFolder.begin(study.folder, **study.settings.model_dump() | {'passages': {}})
     said = 'passages sentences=1, not none', 'look again with --passages sentences=1, or'
     refused(lambda: make_pool(whole, ['bm25(lucene)']), *said)
 
 
-def test_a_sheet_is_blind_shuffled_whole_and_opens_in_a_spreadsheet(walk):
-    anna, ben = (sheet_of(walk, name) for name in ('anna', 'ben'))
-    assert anna.read_bytes().startswith(b'\xef\xbb\xbf') and (walk.folder / 'labels/guideline.md').is_file()
+def test_a_sheet_is_blind_shuffled_whole_and_opens_in_a_spreadsheet(study):
+    anna, ben = (sheet_of(study, name) for name in ('anna', 'ben'))
+    assert anna.read_bytes().startswith(b'\xef\xbb\xbf') and (study.folder / 'labels/guideline.md').is_file()
     rows, text = rows_of(anna), anna.read_text()
     assert list(rows[0]) == list(COLUMNS) and all(not row['grade'] for row in rows)
     assert not any(word in text for word in ('bm25', 'rank', 'score', 'd01'))
     # the same pairs in another order; the documents of a query stand together
     pairs, queries = [[row['pair'] for row in rows_of(path)] for path in (anna, ben)], [row['query'] for row in rows]
     assert sorted(pairs[0]) == sorted(pairs[1]) and pairs[0] != pairs[1]
-    best = {row['pair']: min(row['brought'].values()) for row in read_pool(walk)}
+    best = {row['pair']: min(row['brought'].values()) for row in read_pool(study)}
     by_query = pd.DataFrame({'query': queries, 'rank': [best[pair] for pair in pairs[0]]})
     assert not all(part.is_monotonic_increasing for _, part in by_query.groupby('query')['rank'])  # no order of ranks
     assert len({*queries}) == 1 + sum(a != b for a, b in zip(queries, queries[1:]))
     # whole queries: every pooled pair of each that is on the sheet
-    pool = {row['pair']: row for row in read_pool(walk)}
+    pool = {row['pair']: row for row in read_pool(study)}
     on_sheet = {pool[pair]['query_id'] for pair in pairs[0]}
     assert {pair for pair, row in pool.items() if row['query_id'] in on_sheet} == set(pairs[0])
 
 
-def test_sittings_hold_at_most_so_many_pairs_and_end(walk):
+def test_queries_are_handed_out_whole_and_in_turn():
+    rows = [{'_id': f's{i}', 'origin': 'synthetic', 'style': 'lay' if i < 6 else 'keyword'} for i in range(8)]
+    order = labelling_order([*rows, *({'_id': f'l{i}', 'origin': 'log'} for i in range(2))])
+    assert [row['origin'] for row in order[:2]] == ['log'] * 2 and len({row['style'] for row in order[2:4]}) == 2
+    pooled = [{'pair': f'p{q}{d}', 'query_id': f'q{q}', 'doc_id': f'd{d}'} for q in range(5) for d in range(3)]
+    first = next_queries(pooled, [], 'anna', most=7)
+    record = {'file': '01-anna.csv', 'annotator': 'anna', 'pairs': [row['pair'] for row in first]}
+    assert [row['query_id'] for row in first] == ['q0'] * 3 + ['q1'] * 3
+    assert next_queries(pooled, [record], 'ben', most=7) == first
+    joined = [*pooled, {'pair': 'p09', 'query_id': 'q0', 'doc_id': 'd9', 'joined': True}]
+    firsts = [next_queries(joined, [record], name, most=7, overlap=0)[0]['pair'] for name in ('anna', 'ben')]
+    assert firsts == ['p09', 'p20']
+    long = 'Gout is old. ' * 20 + 'The big toe is red and swollen in the morning. ' + 'Drink water. ' * 20
+    assert 'big toe' in excerpt('swollen big toe', long, 120) and len(excerpt('swollen big toe', long, 120)) <= 124
+    expected, names = {'minilm': 2.0, 'mpnet': 14.0}, ['minilm', 'mpnet']
+    assert within_minutes(names, expected, 15) == (['minilm'], {'mpnet': 14.0})
+    assert within_minutes(names, expected, 16) == (names, {})
+    assert within_minutes(names[:1], {'minilm': 600.0}, 15) == (names[:1], {})
+
+
+def test_a_sheet_comes_back_from_a_spreadsheet_and_its_faults_are_named(study):
+    rows = rows_of(sheet := sheet_of(study))
+    pairs = sheet_records(study)[0]['pairs']
+    write_csv(sheet, COLUMNS, [{**row, 'grade': '1.0'} for row in reversed(rows[1:])])
+    assert set(read_sheet(sheet, pairs).grade) == {'1'} and make_pool(study, SPARSE, 3) == read_pool(study)
+    for odd, said in (({'grade': '3'}, "'3'"), ({'pair': '1E+45'}, 'not handed out'), (rows[1], 'stands twice')):
+        write_csv(sheet, COLUMNS, [*rows[1:], {**rows[0], **odd}])
+        refused(lambda: read_sheet(sheet, pairs), f'01-anna.csv:{len(rows) + 1}', said)
+    refused(lambda: make_pool(study, SPARSE, depth=1), 'depth 3, not 1')
+
+
+def test_sittings_hold_at_most_so_many_pairs_and_end(study):
     handed_out, pooled, sitting = [], None, 0
     while sorted(handed_out) != pooled:
-        sitting, path = sitting + 1, sheet_of(walk, most=8)
-        pooled = sorted(row['pair'] for row in read_pool(walk))
+        sitting, path = sitting + 1, sheet_of(study, most=8)
+        pooled = sorted(row['pair'] for row in read_pool(study))
         assert path.name == f'{sitting:02d}-anna.csv' and 0 < len(csv_rows(path)) <= 8
         handed_out += [row['pair'] for row, _ in csv_rows(fill(path))]
     assert len(set(handed_out)) == len(handed_out)
-    refused(lambda: sheet_of(walk, most=8), 'nothing is left to label for anna')
+    refused(lambda: sheet_of(study, most=8), 'nothing is left to label for anna')
 
 
-def test_from_sheets_to_judgements_that_a_task_reads(walk, medir):
+def test_from_sheets_to_judgements_that_a_task_reads(study, medir):
     for name in ('anna', 'ben'):
-        fill(sheet_of(walk, name))
-    labels = read_labels(walk)
-    assert labels.open_conflicts == 0 and labels.how == {'agreed': len(read_pool(walk))}
+        fill(sheet_of(study, name))
+    labels = read_labels(study)
+    assert labels.open_conflicts == 0 and labels.how == {'agreed': len(read_pool(study))}
     assert labels.agreement[0]['kappa'] == 1 and 'too few to show any difference' in repr(labels)
-    task = walk.task('test')
+    task = study.task('test')
     assert set(task.qrels.relevance) <= {0, 1, 2} and task.qrels.relevance.max() == 2
-    assert len(task.qrels) == len(read_pool(walk))
+    assert len(task.qrels) == len(read_pool(study))
     assert 0 <= evaluate(task, 'bm25', ['nDCG@10']).mean('nDCG@10') <= 1
-    told = json.loads((walk.folder / 'labels/labels.json').read_text(), parse_constant=pytest.fail)
+    told = json.loads((study.folder / 'labels/labels.json').read_text(), parse_constant=pytest.fail)
     assert told['votes'] == 2 * len(task.qrels)
-    out = medir('evaluate', walk.folder, '--system', 'bm25', '--measures', 'nDCG@10')
+    out = medir('evaluate', study.folder, '--system', 'bm25', '--measures', 'nDCG@10')
     assert out.code == 0 and 'judged' in out.out
 
 
-def test_conflicts_are_shown_settled_and_taken_back(walk):
+def test_conflicts_are_shown_settled_and_taken_back(study):
     grades = iter('012' * 99)
-    fill(sheet_of(walk))
-    fill(sheet_of(walk, 'ben'), lambda row: next(grades))
-    first, sheet, judgements = labels_of(walk), walk.folder / 'labels/adjudication.csv', walk.folder / 'qrels/test.tsv'
+    fill(sheet_of(study))
+    fill(sheet_of(study, 'ben'), lambda row: next(grades))
+    first, sheet, judgements = labels_of(study), study.path('labels/adjudication.csv'), study.path('qrels/test.tsv')
     rows = rows_of(sheet)
     assert first.open_conflicts == len(rows) == first.how['conflict'] > 3
     assert all('anna' in row['said'] and 'ben' in row['said'] and row['document'] for row in rows)
     lines = lambda: judgements.read_text().splitlines()[1:] if judgements.is_file() else []
     judged = lambda: {line.split('\t')[0] for line in lines()}
-    text_of = {row['text']: row['_id'] for row in read_queries(walk)}
+    text_of = {row['text']: row['_id'] for row in read_queries(study)}
     disputed, before = {text_of[row['query']] for row in rows}, judged()
     # an unsettled pair would count as not relevant: its query waits
     assert not before & disputed and first.disputed == len(disputed) > len(before)
@@ -548,7 +650,7 @@ def test_conflicts_are_shown_settled_and_taken_back(walk):
     settle = lambda row: {**row, 'grade': '2', 'comment': 'agreed by talk'} if row['query'] == one else row
     settled = sum(row['query'] == one for row in rows)
     write_csv(sheet, list(rows[0]), [settle(row) for row in rows])
-    second = labels_of(walk)
+    second = labels_of(study)
     assert second.how['adjudicated'] == settled and second.votes == first.votes
     assert judged() == before | {text_of[one]} and second.disputed == first.disputed - 1
     again = rows_of(sheet)
@@ -556,57 +658,57 @@ def test_conflicts_are_shown_settled_and_taken_back(walk):
     assert len(again) == len(rows) and [row['comment'] for row in kept] == ['agreed by talk'] * settled
     # a grade that is erased takes the decision back
     write_csv(sheet, list(rows[0]), [{**row, 'grade': ''} for row in again])
-    assert labels_of(walk).open_conflicts == len(rows) and judged() == before
+    assert labels_of(study).open_conflicts == len(rows) and judged() == before
 
 
-def test_a_query_counts_when_all_of_it_was_seen(walk):
-    rows = rows_of(path := sheet_of(walk))
+def test_a_query_counts_when_all_of_it_was_seen(study):
+    rows = rows_of(path := sheet_of(study))
     graded = [{**row, 'grade': '1'} for row in rows[:-1]] + [rows[-1]]
     write_csv(path, COLUMNS, graded)
-    labels = labels_of(walk)
+    labels = labels_of(study)
     assert labels.unfinished == 1 and labels.queries == len({row['query'] for row in rows}) - 1
     # a word why there is no grade is enough
     write_csv(path, COLUMNS, [*graded[:-1], {**rows[-1], 'comment': 'in another language'}])
-    labels = labels_of(walk)
+    labels = labels_of(study)
     assert labels.unfinished == 0 and labels.pairs == len(rows) - 1
-    refused(lambda: sheet_of(walk), 'nothing is left')
+    refused(lambda: sheet_of(study), 'nothing is left')
 
 
-def test_a_filled_sheet_is_not_written_over_and_a_lost_one_is_written_again(walk):
-    text = (path := sheet_of(walk)).read_bytes()
+def test_a_filled_sheet_is_not_written_over_and_a_lost_one_is_written_again(study):
+    text = (path := sheet_of(study)).read_bytes()
     path.unlink()
-    assert sheet_of(walk).read_bytes() == text
+    assert sheet_of(study).read_bytes() == text
     filled = fill(path).read_bytes()
-    (walk.folder / 'labels/sheets.json').write_text('[]')  # somebody lost the list of what was handed out
-    refused(lambda: sheet_of(walk), 'somebody has filled in this sheet')
+    (study.folder / 'labels/sheets.json').write_text('[]')  # somebody lost the list of what was handed out
+    refused(lambda: sheet_of(study), 'somebody has filled in this sheet')
     assert path.read_bytes() == filled
 
 
-def test_a_sheet_that_was_read_and_is_gone_is_named_and_loses_no_grade(walk, capfd):
-    path, before = fill(sheet_of(walk)), labels_of(walk)
+def test_a_sheet_that_was_read_and_is_gone_is_named_and_loses_no_grade(study, capfd):
+    path, before = fill(sheet_of(study)), labels_of(study)
     path.unlink()
-    assert labels_of(walk) == before and before.votes > 0
+    assert labels_of(study) == before and before.votes > 0
     assert '01-anna.csv is not in labels/: put it back' in capfd.readouterr().err
 
 
-def test_votes_from_elsewhere_stay_and_are_checked(walk):
-    fill(sheet_of(walk))
-    n, path = len(gather_votes(walk)), walk.folder / 'labels' / 'votes.csv'
+def test_votes_from_elsewhere_stay_and_are_checked(study):
+    fill(sheet_of(study))
+    n, path = len(gather_votes(study)), study.folder / 'labels' / 'votes.csv'
     path.write_bytes(path.read_bytes() + b'q1,d09,clara,2\r\n')
-    assert len(gather_votes(walk)) == n + 1 and (read_votes(walk).annotator == 'clara').sum() == 1
+    assert len(gather_votes(study)) == n + 1 and (read_votes(study).annotator == 'clara').sum() == 1
     good = path.read_bytes()
     for line, said in ((b'd09,clara,1', 'twice'), (b'd09,dora,5', "the grade '5'"), (b',dora,1', 'without')):
         path.write_bytes(good + b'q1,' + line + b'\r\n')
-        refused(lambda: read_votes(walk), f'votes.csv:{n + 3}', said)
+        refused(lambda: read_votes(study), f'votes.csv:{n + 3}', said)
 
 
-def test_queries_of_a_later_call_are_pooled_behind(walk):
-    fill(sheet_of(walk))
-    before = read_pool(walk)
+def test_queries_of_a_later_call_are_pooled_behind(study):
+    fill(sheet_of(study))
+    before = read_pool(study)
     later = {'_id': 'q9', 'text': 'vaccination of adults', 'origin': 'log'}
-    write_lines(walk.folder / 'queries.jsonl', [*read_queries(walk), later])
-    second = sheet_of(walk)
-    assert second.name == '02-anna.csv' and read_pool(walk)[: len(before)] == before
+    write_lines(study.folder / 'queries.jsonl', [*read_queries(study), later])
+    second = sheet_of(study)
+    assert second.name == '02-anna.csv' and read_pool(study)[: len(before)] == before
     assert {row['query'] for row, _ in csv_rows(second)} == {'vaccination of adults'}
 
 
@@ -633,161 +735,162 @@ def test_decisions_by_hand():
     assert decided.grade.dropna().to_dict() == {'a': 1, 'b': 1, 'd': 0, 'f': 1}
 
 
-def test_judges_stand_beside_and_never_among_the_labels(walk, fake):
-    fill(sheet_of(walk))
-    labels_of(walk)
-    judgements = (walk.folder / 'qrels/test.tsv').read_bytes()
+def test_judges_stand_beside_and_never_among_the_labels(study, fake):
+    fill(sheet_of(study))
+    labels_of(study)
+    judgements = (study.folder / 'qrels/test.tsv').read_bytes()
     served(fake(answer=answering(lambda n, p: 'S')))
-    table = judge_pairs(walk, ['smollm2', 'words']).set_index('judge')
-    assert set(table.index) == {'smollm2', 'words≥0.5'} and (table.pairs + table.unread == len(read_pool(walk))).all()
-    assert len(judge_pairs(walk, ['words'])) == 2  # what the other said before stays
-    labels_of(walk)
-    assert (walk.folder / 'qrels/test.tsv').read_bytes() == judgements
-    refused(lambda: judge_pairs(walk, ['smolm2']), "did you mean 'smollm2'?")
+    table = judge_pairs(study, ['smollm2', 'words']).set_index('judge')
+    assert set(table.index) == {'smollm2', 'words≥0.5'} and (table.pairs + table.unread == len(read_pool(study))).all()
+    assert len(judge_pairs(study, ['words'])) == 2  # what the other said before stays
+    labels_of(study)
+    assert (study.folder / 'qrels/test.tsv').read_bytes() == judgements
+    refused(lambda: judge_pairs(study, ['smolm2']), "did you mean 'smollm2'?")
 
 
-def test_power_before_and_after(walk):
-    assert label_power(walk, 16, SPARSE).source == 'other collections'  # three synthetic queries say too little
+def test_power_before_and_after(study):
+    assert label_power(study, 16, SPARSE).source == 'other collections'  # three synthetic queries say too little
     words = 'asthma sepsis stroke gout scurvy rickets measles mumps anthrax rabies tetanus'.split()
-    write_lines(walk.path('corpus.jsonl'), [{'_id': w, 'title': '', 'text': f'{w} is a disease'} for w in words])
+    write_lines(study.path('corpus.jsonl'), [{'_id': w, 'title': '', 'text': f'{w} is a disease'} for w in words])
     rows = [{'_id': f's{w}', 'text': w, 'origin': 'synthetic', 'document': w} for w in words]
-    write_lines(walk.path('queries.jsonl'), rows)
-    write_lines(walk.path('qrels/synthetic.tsv'), ['query-id\tcorpus-id\tscore', *(f's{w}\t{w}\t1' for w in words)])
+    write_lines(study.path('queries.jsonl'), rows)
+    write_lines(study.path('qrels/synthetic.tsv'), ['query-id\tcorpus-id\tscore', *(f's{w}\t{w}\t1' for w in words)])
     # all systems do alike on every query: nothing follows for how much differences spread
-    before, why = label_power(walk, 16, SPARSE), 'since synthetic queries tell no two systems apart'
+    before, why = label_power(study, 16, SPARSE), 'since synthetic queries tell no two systems apart'
     assert before.source == f'other collections, {why}' and before.spread == USUAL_SPREAD
     assert repr(before).startswith('16 labelled queries would show a difference of 0.1')
 
 
-def test_a_document_that_is_gone_takes_its_grade_along_and_nothing_else(walk, medir, capfd):
-    fill(sheet_of(walk), lambda row: '1')
-    fill(sheet_of(walk, 'ben'), lambda row: '0' if 'pain' in row['query'] else '1')
-    before = read_labels(walk)
-    lost = next(row['doc_id'] for row in read_pool(walk) if row['query_id'] == 'q1')
-    others = sum(row['doc_id'] == lost for row in read_pool(walk))
-    lines = walk.path('corpus.jsonl').read_text().splitlines()
-    write_lines(walk.path('corpus.jsonl'), [line for line in lines if json.loads(line)['_id'] != lost])
-    after = labels_of(walk)
+def test_a_document_that_is_gone_takes_its_grade_along_and_nothing_else(study, medir, capfd):
+    fill(sheet_of(study), lambda row: '1')
+    fill(sheet_of(study, 'ben'), lambda row: '0' if 'pain' in row['query'] else '1')
+    before = read_labels(study)
+    lost = next(row['doc_id'] for row in read_pool(study) if row['query_id'] == 'q1')
+    others = sum(row['doc_id'] == lost for row in read_pool(study))
+    lines = study.path('corpus.jsonl').read_text().splitlines()
+    write_lines(study.path('corpus.jsonl'), [line for line in lines if json.loads(line)['_id'] != lost])
+    after = labels_of(study)
     assert after.votes == before.votes and after.unfinished == 0 and after.gone == others
     assert after.pairs == before.pairs - others and 'no longer there' in repr(after)
     capfd.readouterr()
-    assert len(walk.task('test').qrels) == before.pairs - others
+    assert len(study.task('test').qrels) == before.pairs - others
     assert 'qrels/test.tsv: 1 judged document is no longer there: its ' in capfd.readouterr().err
-    walk.task('test')
+    study.task('test')
     assert 'no longer there' not in capfd.readouterr().err  # once is enough
-    out = medir('label', walk.folder, '--read', '--judge', 'words')
+    out = medir('label', study.folder, '--read', '--judge', 'words')
     assert out.code == 0 and 'judges beside people' in out.out
-    out = medir('verdict', walk.folder, '--system', SPARSE[0], '--system', SPARSE[1], '--no-costs')
+    out = medir('verdict', study.folder, '--system', SPARSE[0], '--system', SPARSE[1], '--no-costs')
     assert out.code == 0 and f'{after.queries} labelled quer' in ' '.join(out.out.split())
 
 
-def test_grades_that_are_all_taken_back_decide_nothing(walk, capfd):
-    path = fill(sheet_of(walk), lambda row: '1')
-    judgements = walk.folder / 'qrels/test.tsv'
-    assert labels_of(walk).queries == 5 and judgements.is_file()
+def test_grades_that_are_all_taken_back_decide_nothing(study, capfd):
+    path = fill(sheet_of(study), lambda row: '1')
+    judgements = study.folder / 'qrels/test.tsv'
+    assert labels_of(study).queries == 5 and judgements.is_file()
     rows = [{**row, 'grade': ''} for row in rows_of(path)]
     write_csv(path, COLUMNS, rows)
-    after = labels_of(walk)
+    after = labels_of(study)
     assert after.votes == 0 and not judgements.exists() and 'is removed' in capfd.readouterr().err
-    assert json.loads((walk.folder / 'labels/labels.json').read_text())['votes'] == 0
+    assert json.loads((study.folder / 'labels/labels.json').read_text())['votes'] == 0
     fill(path, lambda row: '1')
-    assert labels_of(walk).queries == 5 and judgements.is_file()
+    assert labels_of(study).queries == 5 and judgements.is_file()
     # one grade is left, of a query with more: nothing is finished, and the judgements of before go, too
     asked = [row['query'] for row in rows]
     kept = next(i for i, row in enumerate(rows) if asked.count(row['query']) > 1)
     write_csv(path, COLUMNS, [row | {'grade': '2' if i == kept else ''} for i, row in enumerate(rows)])
-    assert labels_of(walk).votes == 1 and not judgements.exists()
+    assert labels_of(study).votes == 1 and not judgements.exists()
 
 
 @pytest.mark.parametrize('torn', [b'', b'\xef\xbb\xbf', b'\r\n', b'pair,query,document,grade,comment\r\n'])
-def test_a_sheet_that_a_save_left_empty_wipes_no_vote(walk, torn):
-    path = fill(sheet_of(walk), lambda row: '1')
-    labels_of(walk)
-    votes, judgements = read_votes(walk), (walk.folder / 'qrels/test.tsv').read_bytes()
+def test_a_sheet_that_a_save_left_empty_wipes_no_vote(study, torn):
+    path = fill(sheet_of(study), lambda row: '1')
+    labels_of(study)
+    votes, judgements = read_votes(study), (study.folder / 'qrels/test.tsv').read_bytes()
     path.write_bytes(torn)
-    refused(lambda: labels_of(walk), path.name, 'the sheet is empty', 'save it again')
-    assert read_votes(walk).equals(votes) and (walk.folder / 'qrels/test.tsv').read_bytes() == judgements
+    refused(lambda: labels_of(study), path.name, 'the sheet is empty', 'save it again')
+    assert read_votes(study).equals(votes) and (study.folder / 'qrels/test.tsv').read_bytes() == judgements
     # handed out again, it has what was read of it
     path.unlink()
-    refused(lambda: sheet_of(walk), 'nothing is left to label')
-    assert labels_of(walk).votes == len(votes)
+    refused(lambda: sheet_of(study), 'nothing is left to label')
+    assert labels_of(study).votes == len(votes)
 
 
 @pytest.mark.parametrize('torn', ['', '[{"file": "01-', '{}', '[{"file": "01-anna.csv"}]'])
-def test_a_torn_list_of_sheets_is_said(walk, torn):
-    fill(sheet_of(walk), lambda row: '1')
-    (walk.folder / 'labels/sheets.json').write_text(torn)
-    for call in (lambda: labels_of(walk), lambda: sheet_of(walk, 'ben')):
+def test_a_torn_list_of_sheets_is_said(study, torn):
+    fill(sheet_of(study), lambda row: '1')
+    (study.folder / 'labels/sheets.json').write_text(torn)
+    for call in (lambda: labels_of(study), lambda: sheet_of(study, 'ben')):
         refused(call, 'sheets.json', 'list of sheets', 'bring a copy of the file back')
 
 
-def test_nothing_relevant_is_no_dead_end(walk, medir):
+def test_nothing_relevant_is_no_dead_end(study, medir):
     "All grades are 0: every command says what to do, and a deeper pool leads on."
-    systems, labels = ['--system', SPARSE[0], '--system', SPARSE[1]], [walk.folder / 'labels/01-anna.csv']
-    assert medir('label', walk.folder, '--annotator', 'anna', *systems).code == 0
+    systems, labels = ['--system', SPARSE[0], '--system', SPARSE[1]], [study.folder / 'labels/01-anna.csv']
+    assert medir('label', study.folder, '--annotator', 'anna', *systems).code == 0
     n = len(csv_rows(fill(labels[0], lambda row: '0')))
-    out = medir('label', walk.folder, '--read')
+    out = medir('label', study.folder, '--read')
     assert f'next: nothing relevant among {n} pairs: label more queries (medir study label ' in out.out
     assert '--deeper 5)' in out.out and 'fill in the sheets' not in out.out
-    assert 'columns' not in line_of(medir('verdict', walk.folder, *systems), f'nothing relevant among {n} judged pairs')
+    out = medir('verdict', study.folder, *systems)
+    assert 'columns' not in line_of(out, f'nothing relevant among {n} judged pairs')
     with pytest.raises(NothingRelevant, match='pool deeper'):
-        walk.task('test')
-    line_of(medir('label', walk.folder, '--annotator', 'anna'), 'nothing is left to label for anna', '--depth N')
-    out = medir('label', walk.folder, '--annotator', 'anna', '--depth', 3)
+        study.task('test')
+    line_of(medir('label', study.folder, '--annotator', 'anna'), 'nothing is left to label for anna', '--depth N')
+    out = medir('label', study.folder, '--annotator', 'anna', '--depth', 3)
     assert out.code == 0 and '02-anna.csv' in out.out and 'what was labelled stays' in out.err
-    fill(walk.folder / 'labels/02-anna.csv', lambda row: '1')
-    out = medir('label', walk.folder, '--read')
+    fill(study.folder / 'labels/02-anna.csv', lambda row: '1')
+    out = medir('label', study.folder, '--read')
     # a query that the deeper pool brings nothing to stays without
-    assert f'judged: {len(read_pool(walk)) - 1} pairs of 4 queries' in out.out
-    assert medir('verdict', walk.folder, *systems, '--no-costs').code == 0
+    assert f'judged: {len(read_pool(study)) - 1} pairs of 4 queries' in out.out
+    assert medir('verdict', study.folder, *systems, '--no-costs').code == 0
 
 
-def test_the_unanswered_alone_are_judged_to_a_depth_that_is_said(walk, medir):
+def test_the_unanswered_alone_are_judged_to_a_depth_that_is_said(study, medir):
     "Of five queries one is answered; the rest go deeper, and the line of what is left says how deep they were judged."
-    systems, label = ['--system', SPARSE[0], '--system', SPARSE[1]], ('label', walk.folder)
+    systems, label = ['--system', SPARSE[0], '--system', SPARSE[1]], ('label', study.folder)
     assert medir(*label, '--annotator', 'anna', '--depth', 2, *systems).code == 0
-    fill(walk.folder / 'labels/01-anna.csv', lambda row: '1' if 'appendi' in row['document'].lower() else '0')
+    fill(study.folder / 'labels/01-anna.csv', lambda row: '1' if 'appendi' in row['document'].lower() else '0')
     early = medir(*label, '--annotator', 'anna', '--deeper', 2)
     line_of(early, 'the first 2 documents of each system are judged, or are all')
     out = medir(*label, '--read').out
     assert '4 queries finished, and nothing was relevant down to document 2 of each system' in out
     assert 'the unanswered ones deeper: medir study label' in out and '--deeper 6' in out
-    depths, before = labels_of(walk).unanswered, read_pool(walk)
+    depths, before = labels_of(study).unanswered, read_pool(study)
     deeper = medir(*label, '--annotator', 'anna', '--deeper', 4)
     assert deeper.code == 0 and '4 unanswered questions: ' in deeper.err and 'down to document 4 of' in deeper.err
     pairs = {row['pair'] for row in before}
-    added = {row['pair']: row['query_id'] for row in read_pool(walk) if row['pair'] not in pairs}
+    added = {row['pair']: row['query_id'] for row in read_pool(study) if row['pair'] not in pairs}
     assert added and set(added.values()) <= set(depths)
-    rows = rows_of(fill(walk.folder / 'labels/02-anna.csv', lambda row: '0'))
-    assert {row['pair'] for row in rows} == set(added) and set(labels_of(walk).unanswered.values()) == {4}
-    verdict = medir('verdict', walk.folder, *systems, '--no-costs')
-    assert verdict.code == 0 and 'nothing down to document 4 of each' in (walk.folder / 'verdict.md').read_text()
+    rows = rows_of(fill(study.folder / 'labels/02-anna.csv', lambda row: '0'))
+    assert {row['pair'] for row in rows} == set(added) and set(labels_of(study).unanswered.values()) == {4}
+    verdict = medir('verdict', study.folder, *systems, '--no-costs')
+    assert verdict.code == 0 and 'nothing down to document 4 of each' in (study.folder / 'verdict.md').read_text()
 
 
-def test_a_system_joins_the_pool_after_labelling_began(walk, fake_minilm):
-    sheet = fill(sheet_of(walk, depth=1))
-    before, filled, first = labels_of(walk), sheet.read_bytes(), {row['pair'] for row in read_pool(walk)}
-    second = sheet_of(walk, systems=['minilm'], depth=1)
-    pool, pairs = read_pool(walk), {row['pair'] for row in read_pool(walk)}
-    assert pool_settings(walk)[0] == [*SPARSE, 'minilm'] and sheet.read_bytes() == filled and first < pairs
+def test_a_system_joins_the_pool_after_labelling_began(study, fake_minilm):
+    sheet = fill(sheet_of(study, depth=1))
+    before, filled, first = labels_of(study), sheet.read_bytes(), {row['pair'] for row in read_pool(study)}
+    second = sheet_of(study, systems=['minilm'], depth=1)
+    pool, pairs = read_pool(study), {row['pair'] for row in read_pool(study)}
+    assert pool_settings(study)[0] == [*SPARSE, 'minilm'] and sheet.read_bytes() == filled and first < pairs
     assert all('minilm' in ranks for ranks in (row['brought'] for row in pool if row.get('joined')))
     # the new pairs alone are handed out, and nothing on the sheet says who brought them
     joined = pairs - first
     assert {row['pair'] for row in rows_of(second)} == joined and 'minilm' not in second.read_text()
     # until somebody begins with them, what was said counts
-    waiting = labels_of(walk)
+    waiting = labels_of(study)
     assert (waiting.queries, waiting.votes) == (before.queries, before.votes) and waiting.joined == len(joined)
     fill(second, lambda row: '2')
-    after = labels_of(walk)
+    after = labels_of(study)
     assert after.votes == before.votes + len(joined) and after.joined == after.unfinished == 0
     # another person gets all of it on one sheet, in an order that is drawn
-    whole = [row['pair'] for row, _ in csv_rows(sheet_of(walk, 'ben', depth=1))]
+    whole = [row['pair'] for row, _ in csv_rows(sheet_of(study, 'ben', depth=1))]
     assert set(whole) == pairs and set(whole[-len(joined) :]) != joined
 
 
-def test_a_pool_whose_growth_was_cut_short_grows_again(walk, monkeypatch):
-    sheet_of(walk, depth=1)
-    module, before = sys.modules['medir_nb.judging.sheets'], (walk.folder / 'labels/pool.json').read_bytes()
+def test_a_pool_whose_growth_was_cut_short_grows_again(study, monkeypatch):
+    sheet_of(study, depth=1)
+    module, before = sys.modules['medir_nb.judging.sheets'], (study.folder / 'labels/pool.json').read_bytes()
     real = module.write_json
 
     def killed(path, value):
@@ -795,20 +898,20 @@ def test_a_pool_whose_growth_was_cut_short_grows_again(walk, monkeypatch):
 
     monkeypatch.setattr(module, 'write_json', killed)
     with pytest.raises(KeyboardInterrupt):
-        make_pool(walk, SPARSE, 3)
+        make_pool(study, SPARSE, 3)
     monkeypatch.undo()
-    assert (walk.folder / 'labels/pool.json').read_bytes() == before
-    grown = make_pool(walk, SPARSE, 3)
+    assert (study.folder / 'labels/pool.json').read_bytes() == before
+    grown = make_pool(study, SPARSE, 3)
     assert (
-        grown == read_pool(walk) and len({row['pair'] for row in grown}) == len(grown) and pool_settings(walk)[1] == 3
+        grown == read_pool(study) and len({row['pair'] for row in grown}) == len(grown) and pool_settings(study)[1] == 3
     )
 
 
-def test_the_buttons_of_the_real_widget_fill_a_sheet(walk):
+def test_the_buttons_of_the_real_widget_fill_a_sheet(study):
     pytest.importorskip('ipywidgets', reason='ipywidgets is not installed (the extra label)')
-    shown, buttons, comment = label_widget(walk, 'anna', systems=SPARSE, depth=3).children
+    shown, buttons, comment = label_widget(study, 'anna', systems=SPARSE, depth=3).children
     click = {button.description: button.click for button in buttons.children}
-    path = walk.folder / 'labels/01-anna.csv'
+    path = study.folder / 'labels/01-anna.csv'
     first = AnnotationSession(path).current
     assert html.escape(first['query']) in shown.value and '0 of ' in shown.value
     click['no grade']()
@@ -821,13 +924,13 @@ def test_the_buttons_of_the_real_widget_fill_a_sheet(walk):
     while AnnotationSession(path).current:
         click['0 does not help']()
     assert 'medir study label' in shown.value and '--read' in shown.value
-    assert labels_of(walk).votes == len(rows) - 1
+    assert labels_of(study).votes == len(rows) - 1
 
 
 @pytest.mark.medium
-def test_kills_lose_no_grade(walk, tmp_path):
+def test_kills_lose_no_grade(study, tmp_path):
     "A process that grades is killed at random moments; the sheet is always whole, with every grade that was said."
-    path = sheet_of(walk)
+    path = sheet_of(study)
     script = 'import sys, time\nfrom medir_nb.judging import AnnotationSession\ns = AnnotationSession(sys.argv[1])\n'
     script += 'print("ready", flush=True)\nwhile s.current: s.grade("1"); print(s.done, flush=True); time.sleep(0.005)'
     rng, n = np.random.default_rng(3), len(csv_rows(path))
@@ -840,4 +943,4 @@ def test_kills_lose_no_grade(walk, tmp_path):
         worker.wait()
         rows = csv_rows(path)
         assert len(rows) == n and all(row['grade'] in ('', '1') for row, _ in rows)
-        assert len(read_sheet(path, sheet_records(walk)[0]['pairs'])) >= max(said, default=0)
+        assert len(read_sheet(path, sheet_records(study)[0]['pairs'])) >= max(said, default=0)

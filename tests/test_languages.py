@@ -130,25 +130,25 @@ def test_a_german_folder_through_every_command(tmp_path, medir, home, fake_minil
     kept = medir('index', raw, '--system', 'bm25', '--to', tmp_path / 'index')
     assert kept.code == 0 and 'German (de)' in kept.err
     assert 'Nierensteine' in medir('search', tmp_path / 'index', 'Nierenstein', '-k', '1').out
-    looked = medir('study', 'look', raw, '--to', tmp_path / 'walk', '--candidate', 'minilm')
+    looked = medir('study', 'look', raw, '--to', tmp_path / 'study', '--candidate', 'minilm')
     assert looked.code == 0 and 'languages: 100% de; read as German (de)' in looked.out
     assert 'personal data, in German (de): names behind a German keyword' in looked.out
     assert 'all-clear' not in looked.out and 'Mustermann' not in looked.out
     write_lines(tmp_path / 'log.jsonl', [{'text': text} for _, text in ASKED])
-    logged = medir('study', 'queries', tmp_path / 'walk', '--log', tmp_path / 'log.jsonl')
+    logged = medir('study', 'queries', tmp_path / 'study', '--log', tmp_path / 'log.jsonl')
     assert logged.code == 0 and 'the log is read as German (de)' in logged.err
-    asked = medir('study', 'queries', tmp_path / 'walk', '--llm', 'smollm2', '--retriever', 'bm25')
+    asked = medir('study', 'queries', tmp_path / 'study', '--llm', 'smollm2', '--retriever', 'bm25')
     assert asked.code == 2 and '$MEDIR_LLM_URL' in asked.err
     assert "smollm2 writes en, the documents are in 'de'" in asked.err
-    sheets = medir('study', 'label', tmp_path / 'walk', '--annotator', 'eva', '--system', 'bm25')
-    assert sheets.code == 0 and 'So wird bewertet' in (tmp_path / 'walk' / 'labels' / 'guideline.md').read_text()
+    sheets = medir('study', 'label', tmp_path / 'study', '--annotator', 'eva', '--system', 'bm25')
+    assert sheets.code == 0 and 'So wird bewertet' in (tmp_path / 'study' / 'labels' / 'guideline.md').read_text()
 
 
 @pytest.mark.parametrize('language', ['de', 'es', 'fr', 'it', 'nl', 'pt'])
 def test_a_guide_for_grading_says_the_same_in_every_language(language, tmp_path):
     shape = lambda page: [re.findall('^[#|-] |`[^`]+`|[012…]', line) for line in page.splitlines()]
-    walk = StudyFolder.begin(tmp_path / language, name='w', documents='d', language=language)
-    page = sheets._write_guideline(walk).read_text(encoding='utf-8')
+    study = StudyFolder.begin(tmp_path / language, name='w', documents='d', language=language)
+    page = sheets._write_guideline(study).read_text(encoding='utf-8')
     assert text_language(page) == language and shape(page) == shape(filled_page('guideline.md'))
 
 
@@ -197,9 +197,9 @@ def test_no_all_clear_for_a_language_without_rules():
 
 
 def test_a_prompt_without_a_wording_asks_for_the_language(capfd):
-    prompt = wording('walk-query', None, 'de', 'lay', kind='prompt')
+    prompt = wording('study-query', None, 'de', 'lay', kind='prompt')
     assert prompt.startswith('Write your answer in German.\n\n') and '{document}' in prompt
-    assert 'walk-query has no wording in German' in capfd.readouterr().err
+    assert 'study-query has no wording in German' in capfd.readouterr().err
 
 
 def test_a_task_that_lies_below_medir_data_alone_is_read_or_told(monkeypatch, tmp_path):

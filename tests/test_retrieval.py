@@ -737,13 +737,13 @@ def test_a_reranking_task_orders_the_documents_of_its_candidates(fake_minilm):
 
 
 def test_a_folder_says_how_it_is_cut(beir, medir, home):
-    (beir / 'walk.yaml').write_text('name: tiny\npassages:\n  tokens: 6\n  overlap: 2\n')
+    (beir / 'study.yaml').write_text('name: tiny\npassages:\n  tokens: 6\n  overlap: 2\n')
     assert load_task(str(beir)).passages == PassageSplitter('tokens', 6, 2)
     assert load_task(str(beir), passages='none').passages is None
     assert load_task(str(beir), passages='sentences=1').passages == PassageSplitter('sentences', 1)
     assert load_task(str(beir), limit=5).passages == PassageSplitter('tokens', 6, 2)
-    (beir / 'walk.yaml').write_text('passages: {tokens: many}\n')
-    refused(medir('evaluate', beir, '--system', 'bm25'), 'walk.yaml: size is')
+    (beir / 'study.yaml').write_text('passages: {tokens: many}\n')
+    refused(medir('evaluate', beir, '--system', 'bm25'), 'study.yaml: size is')
 
 
 PRINTED = """

@@ -17,7 +17,7 @@ from medir_nb.data.raw import document_files
 from medir_nb.encoder import array_vectors
 from medir_nb.generator.toy_llm import ToyServer
 from medir_nb.judging import study_steps, StudyFolder
-from medir_nb.judging.study_folder import write_toy_walk
+from medir_nb.judging.study_folder import write_toy_study
 from medir_nb.retrieval import build_index, change_index, connections, Index, read_manifest, updates
 from medir_nb.retrieval.databases import DATABASES, drop_tables
 from medir_nb.study import export_system, give_verdict
@@ -868,12 +868,12 @@ def test_a_file_that_is_missing_is_named_with_what_to_do(beir, tmp_path, medir, 
         refused(medir('search', index, 'diabetes'), said)
 
 
-def test_a_walk_that_is_served_says_where_its_index_is(tmp_path, medir):
-    walk = write_toy_walk(tmp_path / 'conditions').folder
-    refused(medir('serve', walk), f'holds no index; medir index {walk} builds one in {walk / "index"}')
-    refused(medir('search', walk / 'index', 'gout'), f'medir index {walk} makes its index/')
-    assert medir('index', walk, '--system', 'bm25').code == 0
-    refused(medir('serve', walk), f'holds no index; it is in {walk / "index"}')
+def test_a_study_that_is_served_says_where_its_index_is(tmp_path, medir):
+    study = write_toy_study(tmp_path / 'conditions').folder
+    refused(medir('serve', study), f'holds no index; medir index {study} builds one in {study / "index"}')
+    refused(medir('search', study / 'index', 'gout'), f'medir index {study} makes its index/')
+    assert medir('index', study, '--system', 'bm25').code == 0
+    refused(medir('serve', study), f'holds no index; it is in {study / "index"}')
 
 
 @pytest.fixture
@@ -890,28 +890,28 @@ def leaflets(tmp_path):
 
 
 @pytest.fixture
-def walk_of_leaflets(leaflets, tmp_path):
-    "The walk that `medir study look` makes of them, without its encoders."
+def study_of_leaflets(leaflets, tmp_path):
+    "The study that `medir study look` makes of them, without its encoders."
     passages = {'unit': 'tokens', 'size': 8, 'overlap': 2}
-    walk = StudyFolder.begin(tmp_path / 'w', name='our leaflets', documents=str(leaflets), passages=passages)
-    write_corpus(leaflets, walk.path('corpus.jsonl'))
-    return walk.folder
+    study = StudyFolder.begin(tmp_path / 'w', name='our leaflets', documents=str(leaflets), passages=passages)
+    write_corpus(leaflets, study.path('corpus.jsonl'))
+    return study.folder
 
 
-def test_an_index_of_a_walk_is_kept_up_from_its_folder(leaflets, walk_of_leaflets, medir):
-    index = walk_of_leaflets / 'index'
-    assert medir('index', walk_of_leaflets, '--system', 'bm25').code == 0
-    of_the_walk = sorted(there(index))
-    assert 'lungs/a_b.txt' in of_the_walk and 'c_1' in of_the_walk and 'latin.txt' not in of_the_walk
+def test_an_index_of_a_study_is_kept_up_from_its_folder(leaflets, study_of_leaflets, medir):
+    index = study_of_leaflets / 'index'
+    assert medir('index', study_of_leaflets, '--system', 'bm25').code == 0
+    of_the_study = sorted(there(index))
+    assert 'lungs/a_b.txt' in of_the_study and 'c_1' in of_the_study and 'latin.txt' not in of_the_study
     same = medir('index', index, '--update', leaflets)
-    assert same.code == 0 and '0 added, 0 changed, 0 deleted' in same.out and sorted(there(index)) == of_the_walk
+    assert same.code == 0 and '0 added, 0 changed, 0 deleted' in same.out and sorted(there(index)) == of_the_study
     assert 'latin.txt is not read, or not to the end: zero bytes' in same.err and same.err.count('\n') <= 2
     (leaflets / 'lungs' / 'asthma.txt').write_text('Salbutamol relieves an attack.')
     (leaflets / 'lungs' / 'new.md').write_text('Tiotropium opens the airways.')
     for file, said in {'asthma.txt': '0 added, 1 changed', 'new.md': '1 added, 0 changed'}.items():
         ran = medir('index', index, '--add', leaflets / 'lungs' / file)
         assert ran.code == 0 and said in ran.out, ran
-    assert sorted(there(index)) == sorted([*of_the_walk, 'lungs/new.md'])
+    assert sorted(there(index)) == sorted([*of_the_study, 'lungs/new.md'])
     (leaflets / 'insulin.txt').unlink()
     everything = medir('index', index, '--update', leaflets)
     assert everything.code == 0 and '0 added, 0 changed, 1 deleted' in everything.out
@@ -982,9 +982,9 @@ def test_a_read_only_index_is_served_and_searched(promised, tmp_path, monkeypatc
         assert medir('search', folder, 'heart', '--json').code == 0
 
 
-def test_a_read_only_walk_has_its_report_and_its_index_elsewhere(home, tmp_path, monkeypatch, medir):
-    write_toy_walk(tmp_path / 'walk')
-    with read_only(tmp_path / 'walk', monkeypatch) as folder:
+def test_a_read_only_study_has_its_report_and_its_index_elsewhere(home, tmp_path, monkeypatch, medir):
+    write_toy_study(tmp_path / 'study')
+    with read_only(tmp_path / 'study', monkeypatch) as folder:
         elsewhere = folder.parents[1] / 'home'
         ran = medir('study', 'report', folder, '--to', elsewhere / 'page.html')
         assert ran.code == 0 and 'it may only be read' in ran.err, ran
@@ -1037,24 +1037,24 @@ def test_what_a_folder_links_to_is_named(tmp_path, medir):
     refused(encoded, r'it cannot be read \(a link to a folder, which is not followed\); make it readable')
 
 
-def test_a_walk_begins_in_no_folder_of_others(beir, tmp_path, medir):
+def test_a_study_begins_in_no_folder_of_others(beir, tmp_path, medir):
     raw, own = tmp_path / 'raw', beir
     raw.mkdir()
     (raw / 'a.txt').write_text('Rest eases gout.')
     before = all_files(own)
-    said = "tiny: the folder holds 'corpus.jsonl' and no walk; name a new folder with --to"
+    said = "tiny: the folder holds 'corpus.jsonl' and no study; name a new folder with --to"
     refused(medir('study', 'look', raw, '--to', own), said)
     assert all_files(own) == before
-    (tmp_path / 'walk' / '.look').mkdir(parents=True)
-    (tmp_path / 'walk' / 'corpus.jsonl').write_text('')  # of a look that was killed
-    assert medir('study', 'look', raw, '--to', tmp_path / 'walk').code == 0
+    (tmp_path / 'study' / '.look').mkdir(parents=True)
+    (tmp_path / 'study' / 'corpus.jsonl').write_text('')  # of a look that was killed
+    assert medir('study', 'look', raw, '--to', tmp_path / 'study').code == 0
 
 
 def test_the_commands_show_the_passage(beir, tmp_path, medir):
     days = [f'pain {day}' for day in range(30)]
     long = ' '.join([*days[:15], 'iron anaemia', *days[15:]])
     write_lines(beir / 'corpus.jsonl', [{'_id': 'long', 'text': long}, {'_id': 'other', 'text': 'pain drug'}])
-    (beir / 'walk.yaml').write_text('name: tiny\ndocuments: x\npassages: {unit: tokens, size: 8, overlap: 2}\n')
+    (beir / 'study.yaml').write_text('name: tiny\ndocuments: x\npassages: {unit: tokens, size: 8, overlap: 2}\n')
     built = medir('index', beir, '--system', 'bm25', '--to', tmp_path / 'index')
     assert built.code == 0 and 'passages tokens=8,overlap=2' in built.out
     hit = json.loads(medir('search', tmp_path / 'index', 'iron anaemia', '--json').out)[0]['hits'][0]
@@ -1095,17 +1095,17 @@ def test_an_index_remembers_the_columns_it_was_built_with(tmp_path, medir):
     assert '1 added' in own.out and read_manifest(index)['columns'] == {'id': 'Nr', 'text': 'Frage+Antwort'}
 
 
-def test_a_walk_is_indexed_by_what_its_verdict_recommends(tmp_path, medir):
-    walk = write_toy_walk(tmp_path / 'conditions')
-    refused(medir('index', walk.folder), 'there is no verdict yet', f'medir study verdict {walk.folder}')
-    choice = give_verdict(walk, ['bm25', 'bm25(b=0)'], clock=False).choice
-    done = medir('index', walk.folder)
+def test_a_study_is_indexed_by_what_its_verdict_recommends(tmp_path, medir):
+    study = write_toy_study(tmp_path / 'conditions')
+    refused(medir('index', study.folder), 'there is no verdict yet', f'medir study verdict {study.folder}')
+    choice = give_verdict(study, ['bm25', 'bm25(b=0)'], clock=False).choice
+    done = medir('index', study.folder)
     assert done.code == 0 and f'{choice}, as its verdict recommends' in done.err
-    assert Index(walk.folder / 'index').manifest['system'] == choice
-    assert study_steps(walk)[-1]['step'] == 'index'
-    asked = medir('search', walk.folder, 'fever', '-k', '1', '--json')
+    assert Index(study.folder / 'index').manifest['system'] == choice
+    assert study_steps(study)[-1]['step'] == 'index'
+    asked = medir('search', study.folder, 'fever', '-k', '1', '--json')
     assert asked.code == 0 and json.loads(asked.out)[0]['hits']
-    exported = medir('export', walk.folder, '--to', tmp_path / 'out')
+    exported = medir('export', study.folder, '--to', tmp_path / 'out')
     assert exported.code == 0 and json.loads((tmp_path / 'out' / 'manifest.json').read_text())['system'] == choice
 
 

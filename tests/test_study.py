@@ -1,4 +1,4 @@
-"""From documents to a verdict: a look, queries, a verdict, training on a walk, a report; stops, kills, refusals."""
+"""From documents to a verdict: a look, queries, a verdict, training on a study, a report; stops, kills, refusals."""
 
 import gzip, json, os, random, re, signal, subprocess, sys, time
 from pathlib import Path
@@ -25,11 +25,13 @@ from medir_nb.study import read_report, read_verdict, render_report, sample_docu
 from medir_nb.judging import candidate_systems, note_step, read_queries, recorded_writers, study_corpus, StudyFolder
 from medir_nb.judging.available_systems import pool_systems
 from medir_nb.judging.sheets import agreeing_queries
-from medir_nb.judging.study_folder import write_judgements, write_toy_walk
-from medir_nb.study.adapting import Pace, plan_budget, query_examples
-from medir_nb.study.profile import advised_passages, EncodingSpeed, TokenCoverage
+from medir_nb.judging.study_folder import write_judgements, write_toy_study
+from medir_nb.study.adapting import is_better, Pace, plan_budget, query_examples, split_queries, training_settings
+from medir_nb.study.adapting import without_answers
+from medir_nb.study.profile import advised_passages, candidates_table, EncodingSpeed, quantiles, TokenCoverage
 from medir_nb.study.quality import measure_quality, study_tasks
-from medir_nb.study.queries import shares_run, writer_here
+from medir_nb.study.queries import query_in_answer, shares_run, writer_here
+from medir_nb.study.reading import masked, UniqueIds, write_corpus
 from medir_nb.study.report import report_sections
 from medir_nb.study.verdict import decide_from, recommendation_sentence, staleness_line, system_waits, verdict_table
 
@@ -38,9 +40,9 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture
-def walk(tmp_path):
-    "A walk through 36 short texts with questions of both kinds."
-    return write_toy_walk(tmp_path / 'conditions')
+def study(tmp_path):
+    "A study of 36 short texts with questions of both kinds."
+    return write_toy_study(tmp_path / 'conditions')
 
 
 def killed_when(seen, *arguments, **environment):
@@ -99,8 +101,8 @@ def counted(monkeypatch):
 
 
 def test_everything_is_in_the_corpus_or_named(folder, tmp_path, counted):
-    found = profile_corpus(folder, tmp_path / 'walk')
-    r, lines = found.reading, (tmp_path / 'walk' / 'corpus.jsonl').read_text().splitlines()
+    found = profile_corpus(folder, tmp_path / 'study')
+    r, lines = found.reading, (tmp_path / 'study' / 'corpus.jsonl').read_text().splitlines()
     rows, others = [json.loads(line) for line in lines], {'letter_one.md', 'c1', 'more.jsonl/c1'}
     assert {row['_id'] for row in rows} == {f'd0{n}.txt' for n in range(1, 9)} | others
     assert [row['file'] for row in r.unreadable] == ['cases.jsonl', 'latin.txt', 'torn.txt.gz']
@@ -114,11 +116,11 @@ def test_everything_is_in_the_corpus_or_named(folder, tmp_path, counted):
 
 
 def test_nothing_personal_leaves(folder, tmp_path, counted, medir):
-    done = medir('look', folder, '--to', tmp_path / 'walk')
-    found = profile_corpus(folder, tmp_path / 'walk')
+    done = medir('look', folder, '--to', tmp_path / 'study')
+    found = profile_corpus(folder, tmp_path / 'study')
     found.figure()
     said = [done.out, done.err, found._repr_markdown_(), repr(found)]
-    said += [file.read_text() for kind in ('json', 'csv') for file in (tmp_path / 'walk').rglob(f'*.{kind}')]
+    said += [file.read_text() for kind in ('json', 'csv') for file in (tmp_path / 'study').rglob(f'*.{kind}')]
     assert not [secret for secret in SECRETS if any(secret in text for text in said)]
     finds = found.tables()['may be personal data'].set_index('finds')
     assert 'j•••@•••.org' in finds.masked['addresses of mail'].replace('.•••', '•••') and len(finds) >= 5
@@ -126,15 +128,15 @@ def test_nothing_personal_leaves(folder, tmp_path, counted, medir):
 
 
 def test_a_second_look_is_quick_and_a_change_is_seen(folder, tmp_path, counted):
-    first = profile_corpus(folder, tmp_path / 'walk')
-    made, calls = (tmp_path / 'walk' / 'corpus.jsonl').stat().st_mtime_ns, len(counted)
-    again = profile_corpus(folder, tmp_path / 'walk')
+    first = profile_corpus(folder, tmp_path / 'study')
+    made, calls = (tmp_path / 'study' / 'corpus.jsonl').stat().st_mtime_ns, len(counted)
+    again = profile_corpus(folder, tmp_path / 'study')
     assert again.as_dict() == first.as_dict() and len(counted) == calls
-    assert (tmp_path / 'walk' / 'corpus.jsonl').stat().st_mtime_ns == made
+    assert (tmp_path / 'study' / 'corpus.jsonl').stat().st_mtime_ns == made
     (folder / 'new.txt').write_text('A new leaflet about gout.')
-    assert profile_corpus(folder, tmp_path / 'walk').reading.kept == first.reading.kept + 1 and len(counted) > calls
-    (tmp_path / 'walk' / 'corpus.jsonl').unlink()
-    assert profile_corpus(folder, tmp_path / 'walk').reading.kept == first.reading.kept + 1
+    assert profile_corpus(folder, tmp_path / 'study').reading.kept == first.reading.kept + 1 and len(counted) > calls
+    (tmp_path / 'study' / 'corpus.jsonl').unlink()
+    assert profile_corpus(folder, tmp_path / 'study').reading.kept == first.reading.kept + 1
 
 
 def test_a_look_that_was_stopped_goes_on(folder, tmp_path, counted, monkeypatch):
@@ -142,29 +144,45 @@ def test_a_look_that_was_stopped_goes_on(folder, tmp_path, counted, monkeypatch)
     whole = module.encoding_speed
     monkeypatch.setattr(module, 'encoding_speed', lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
-        profile_corpus(folder, tmp_path / 'walk', candidates=both)
+        profile_corpus(folder, tmp_path / 'study', candidates=both)
     monkeypatch.setattr(module, 'encoding_speed', whole)
     monkeypatch.setattr(module, 'write_corpus', None)  # what was read stays
-    assert profile_corpus(folder, tmp_path / 'walk', candidates=both).reading.kept == 11
+    assert profile_corpus(folder, tmp_path / 'study', candidates=both).reading.kept == 11
     assert [call for call in counted if not call.startswith('speed')] == both  # tokens of the first were kept
+
+
+def test_ids_masks_and_shares_by_hand(folder, tmp_path):
+    ids = UniqueIds()
+    assert [ids.new('7', file) for file in ('a.jsonl', 'b.jsonl', 'b.jsonl')] == ['7', 'b.jsonl/7', 'b.jsonl/7~2']
+    assert ids.renamed == 2 and quantiles(range(1, 101)) == [51, 91, 100, 100]
+    found = [re.search(*pair) for pair in (('[^ ]+@[^ ]+', 'jane.doe@clinic.example.org'), ('(N: )[0-9]+', 'N: 0045'))]
+    found += [re.search('[0-9()-]+', '(202)555-0143'), re.search('..', '王某')]
+    names = ('<EMAIL>', r'\1<RECORD>', '<PHONE>', '<NAME>')
+    shown = [masked(match, name) for match, name in zip(found, names, strict=True)]
+    assert shown == ['j•••@•••.org', 'N: <RECORD>', '(•••)•••', '•••']
+    short = TokenCoverage('minilm', 256, [23, 54, 116, 116], 0.0, 0.0, 28.9, 1.5, 100)
+    assert candidates_table([short], [], 200).cut[0] == '0.0%'
+    refused(lambda: write_corpus(folder / 'empty.txt', tmp_path / 'other.jsonl'), 'nothing stands in 1 document')
+    assert not (tmp_path / 'other.jsonl').exists()
+    refused(lambda: profile_corpus(folder, folder / 'study'), 'would lie inside the documents', '--to')
 
 
 def test_a_corpus_that_others_judged_stays_whole(tmp_path, counted):
     beir = write_beir(tmp_path / 'tiny', [*DOCUMENTS, ('d13', *DOCUMENTS[0][1:])])
-    found = profile_corpus(beir, tmp_path / 'walk')
+    found = profile_corpus(beir, tmp_path / 'study')
     assert found.reading.kept == 13 and found.reading.exact_duplicates == ['d13'] and found.reading.empty == ['d12']
     assert 'exact duplicates, kept' in found._repr_markdown_()
     for name in ('queries.jsonl', 'qrels/test.tsv'):
-        StudyFolder.open(tmp_path / 'walk').path(name).write_text((beir / name).read_text())
-    assert len(StudyFolder.open(tmp_path / 'walk').task().corpus) == 13
+        StudyFolder.open(tmp_path / 'study').path(name).write_text((beir / name).read_text())
+    assert len(StudyFolder.open(tmp_path / 'study').task().corpus) == 13
 
 
 def test_a_task_of_the_registry_and_a_file(tmp_path, counted):
     chinese = profile_corpus('zh-lay', tmp_path / 'zh', candidates=['minilm'])
-    assert chinese.walk.settings.language == 'zh' and chinese.reading.kept == 44 and 'cjk' in chinese.reading.scripts
+    assert chinese.study.settings.language == 'zh' and chinese.reading.kept == 44 and 'cjk' in chinese.reading.scripts
     one = tmp_path / 'notes.jsonl'
     write_lines(one, ['{"text": "Gout", "title": "A joint"}', '{"text": "Iron"}'])
-    assert profile_corpus(one, tmp_path / 'one').walk.settings.name == 'notes'
+    assert profile_corpus(one, tmp_path / 'one').study.settings.name == 'notes'
     ids = [json.loads(line)['_id'] for line in (tmp_path / 'one' / 'corpus.jsonl').read_text().splitlines()]
     assert ids == ['notes.jsonl:1', 'notes.jsonl:2']
 
@@ -174,10 +192,10 @@ def test_passages_are_proposed_and_chosen(tmp_path, counted):
     root.mkdir()
     for n in range(5):
         (root / f'{n}.txt').write_text(' '.join(f'Sentence {i} of document {n}.' for i in range(200)))
-    found = profile_corpus(root, tmp_path / 'walk')
+    found = profile_corpus(root, tmp_path / 'study')
     assert str(found.advised) == 'tokens=130,overlap=16' and found.windows is None
     assert 'look again with --passages tokens=130,overlap=16' in '\n'.join(found.lines())
-    own = profile_corpus(root, tmp_path / 'walk', passages='sentences=4,overlap=1')
+    own = profile_corpus(root, tmp_path / 'study', passages='sentences=4,overlap=1')
     assert own.windows == PassageSplitter('sentences', 4, 1)
     assert 'searched in passages: sentences=4' in '\n'.join(own.lines()) and advised_passages([]) is None
     saved = own.figure()
@@ -186,10 +204,10 @@ def test_passages_are_proposed_and_chosen(tmp_path, counted):
 
 @pytest.fixture
 def notes(tmp_path):
-    "A walk through eleven documents that nobody has asked about."
-    walk = StudyFolder.begin(tmp_path / 'W', name='W', documents='notes', language='en')
-    write_lines(walk.path('corpus.jsonl'), [{'_id': i, 'title': t, 'text': b} for i, t, b in DOCUMENTS if b])
-    return walk
+    "A study of eleven documents that nobody has asked about."
+    study = StudyFolder.begin(tmp_path / 'W', name='W', documents='notes', language='en')
+    write_lines(study.path('corpus.jsonl'), [{'_id': i, 'title': t, 'text': b} for i, t, b in DOCUMENTS if b])
+    return study
 
 
 _NOUNS = (
@@ -234,21 +252,21 @@ def test_the_recipes_writer_is_installed():
         assert llm(name or writer_here()).runs().startswith('yes')
 
 
-def files(walk):
-    paths = [path for path in walk.folder.rglob('*') if path.suffix in ('.jsonl', '.json', '.tsv')]
+def files(study):
+    paths = [path for path in study.folder.rglob('*') if path.suffix in ('.jsonl', '.json', '.tsv')]
     return {path.name: path.read_bytes() for path in paths if path.name != 'steps.jsonl'}
 
 
-def make_walk(tmp_path, texts):
-    walk = StudyFolder.begin(tmp_path / 'S', name='S', documents='x')
-    write_lines(walk.path('corpus.jsonl'), [{'_id': f'd{i:03}', 'title': '', 'text': t} for i, t in enumerate(texts)])
-    return walk
+def make_study(tmp_path, texts):
+    study = StudyFolder.begin(tmp_path / 'S', name='S', documents='x')
+    write_lines(study.path('corpus.jsonl'), [{'_id': f'd{i:03}', 'title': '', 'text': t} for i, t in enumerate(texts)])
+    return study
 
 
 def test_samples_are_seeded_nested_and_from_all_lengths(tmp_path):
     rng, words = random.Random(3), [f'w{i:03}' for i in range(500)]
     texts = [' '.join(rng.choices(words, k=5 + i)) for i in range(80)]
-    corpus = study_corpus(make_walk(tmp_path, texts))
+    corpus = study_corpus(make_study(tmp_path, texts))
     taken = sample_documents(corpus, 20, 1)
     assert taken == sample_documents(corpus, 40, 1)[:20] != sample_documents(corpus, 20, 2)
     quarters = np.bincount([i // 20 for i in taken], minlength=4)
@@ -272,12 +290,23 @@ def test_samples_are_seeded_nested_and_from_all_lengths(tmp_path):
         ('one two three four five six seven eight nine ten eleven', 'keyword', [], 'too long'),
         ('why do people who', 'lay', ['cut off'], 'too long'),
         ('iron why', 'clinical', [], 'no question'),
+        ('anaemia', 'keyword', [], ''),
+        ('Iron and blood', 'lay', [], 'repeats the title'),
+        ('Lack of iron is the commonest cause', 'lay', [], 'copied from the document'),
         ('why am I so pale', 'lay', ['prompt shortened'], ''),
     ],
 )
 def test_faults_by_hand(text, style, faults, reason):
     document = 'Iron and blood. Lack of iron is the commonest cause of anaemia.'
     assert query_fault(text, style, faults, text, 'Iron and blood', document) == reason
+
+
+def test_a_query_is_the_first_line_of_an_answer_and_copies_six_words_at_most():
+    answers = {'\nQuestion: "why am I pale?"\nBecause': 'why am I pale?', '  ': '', '1. Keywords: iron': 'iron'}
+    assert {answer: query_in_answer(answer) for answer in answers} == answers
+    document = 'Iron: the commonest cause of anaemia in women'
+    assert shares_run('is iron the commonest cause of anaemia in girls?', document)
+    assert not shares_run('commonest cause of anaemia in adults', document)
 
 
 def test_queries_judgements_and_report(notes, writer):
@@ -337,7 +366,7 @@ def test_weak_queries_are_refused_and_nothing_is_written(notes, writer):
 
 
 def test_a_model_that_repeats_itself_is_stopped_early(tmp_path, writer):
-    notes = make_walk(tmp_path, [f'{noun} helps number {i}' for i, noun in enumerate(list(NOUN.values()) * 6)])
+    notes = make_study(tmp_path, [f'{noun} helps number {i}' for i, noun in enumerate(list(NOUN.values()) * 6)])
     server = writer(lambda messages: 'why am I always so tired?')
     refused(lambda: generate_queries(notes, retriever='bm25', styles=['lay'], sample=66), 'repeat', 'stronger model')
     assert server.asked < 40
@@ -389,7 +418,7 @@ def test_the_command(notes, writer, medir, tmp_path):
     assert re.search(r'\| lay +\| 11 ', out.out) and 'up to 120 queries' in out.err
     assert medir(*line).code == 0 and read_report(notes).written == 22
     out = medir('queries', tmp_path)
-    assert out.code == 2 and 'this folder holds no walk' in out.err and out.err.count('\n') == 1
+    assert out.code == 2 and 'this folder holds no study' in out.err and out.err.count('\n') == 1
     out = medir('queries', notes.folder, '--llm', 'smollm2', '--styles', 'lya', '--retriever', 'bm25')
     assert out.code == 2 and "did you mean 'lay'?" in out.err.splitlines()[-1]
 
@@ -438,21 +467,22 @@ def test_the_cheapest_within_the_margin_is_chosen_and_unknown_times_never_are():
 def test_agreement_is_one_of_a_ranking_with_itself_and_needs_three_systems():
     people, machine = drawn_scores(0, 400), drawn_scores(1, 300)
     assert rank_agreement(people, machine).tau.iloc[-1] == 1 and rank_agreement(people[['a', 'b']], machine).empty
-    assert (rank_agreement(people, machine, judged=2).labels.diff().dropna() > 0).all()
+    labels = rank_agreement(people, machine, judged=2).labels
+    assert (labels.diff().dropna() > 0).all() and labels.iloc[-1] == 800
 
 
-def test_what_nobody_named_is_chosen_by_the_minutes_of_the_walk(walk, monkeypatch, capfd):
+def test_what_nobody_named_is_chosen_by_the_minutes_of_the_study(study, monkeypatch, capfd):
     module = sys.modules['medir_nb.judging.available_systems']
     monkeypatch.setattr(module, 'available_encoders', lambda language: (['minilm', 'mpnet'], {}))
-    assert 'mpnet' in candidate_systems(walk, 'en').systems  # nothing was estimated
-    write_json(walk.path('look.json'), {'minutes': {'minilm': 1.2, 'mpnet': 28.9}})
-    found = candidate_systems(walk, 'en')
-    assert found.systems == ['bm25', 'minilm', 'rrf(bm25,minilm)'] == pool_systems(walk)
+    assert 'mpnet' in candidate_systems(study, 'en').systems  # nothing was estimated
+    write_json(study.path('look.json'), {'minutes': {'minilm': 1.2, 'mpnet': 28.9}})
+    found = candidate_systems(study, 'en')
+    assert found.systems == ['bm25', 'minilm', 'rrf(bm25,minilm)'] == pool_systems(study)
     assert found.left_out['mpnet'].startswith('some 29 min for these documents here, beyond the 15 minutes')
-    assert found.left_out['mpnet'].endswith(f'--to {walk.folder} --minutes 31')
-    assert candidate_systems(walk, 'en', ['bm25', 'mpnet']).systems == ['bm25', 'mpnet']
-    settings = walk.settings.model_dump() | {'minutes': 31, 'passages': {'sentences': 2}}
-    longer = StudyFolder.begin(walk.folder, **settings)
+    assert found.left_out['mpnet'].endswith(f'--to {study.folder} --minutes 31')
+    assert candidate_systems(study, 'en', ['bm25', 'mpnet']).systems == ['bm25', 'mpnet']
+    settings = study.settings.model_dump() | {'minutes': 31, 'passages': {'sentences': 2}}
+    longer = StudyFolder.begin(study.folder, **settings)
     assert 'mpnet' in candidate_systems(longer, 'en').systems and candidate_systems(longer, 'en').left_out == {}
 
 
@@ -463,55 +493,55 @@ def record_hyde(task, writer):
     model.cassettes.append(texts)
 
 
-def test_recorded_texts_make_rivals_and_nobody_is_asked(walk, home, capfd):
-    tasks = study_tasks(walk)
-    verdict = give_verdict(walk, PAIR, clock=False, recorded=True)
+def test_recorded_texts_make_rivals_and_nobody_is_asked(study, home, capfd):
+    tasks = study_tasks(study)
+    verdict = give_verdict(study, PAIR, clock=False, recorded=True)
     said = ' '.join(capfd.readouterr().err.split())
     assert 'no language model has its HyDE texts for all 72 queries recorded' in said and verdict.choice in PAIR
     record_hyde(tasks['people'], 'smollm2')
     assert recorded_writers(tasks.values()) == []  # the synthetic queries have none yet
     record_hyde(tasks['synthetic'], 'smollm2')
     assert recorded_writers(tasks.values()) == ['smollm2']
-    found = candidate_systems(walk, 'en', quick=True, writers=recorded_writers(tasks.values()))
+    found = candidate_systems(study, 'en', quick=True, writers=recorded_writers(tasks.values()))
     assert {'minilm+hyde(smollm2)', 'bm25+hyde(smollm2)'} <= set(found.systems)
     score = evaluate(tasks['people'], 'bm25+hyde(smollm2)', ['nDCG@10'])
     assert score.stats['generated'] == 0 and score.stats['replayed'] >= 36
 
 
-def test_a_model_that_was_not_shown_to_be_better_is_no_candidate(walk):
+def test_a_model_that_was_not_shown_to_be_better_is_no_candidate(study):
     rows = [{'system': 'minilm', 'method': 'queries', 'better': better, 'trained_on': []} for better in (False, True)]
-    write_json(walk.path('adapt.json'), {'adaptations': [rows[0] | {'system': 'minilm-worse'}, rows[1]]})
-    found = candidate_systems(walk, 'en', quick=True)
+    write_json(study.path('adapt.json'), {'adaptations': [rows[0] | {'system': 'minilm-worse'}, rows[1]]})
+    found = candidate_systems(study, 'en', quick=True)
     assert 'minilm-worse' not in found.systems and 'not shown to be better' in found.left_out['minilm-worse']
 
 
-def test_a_verdict_leaves_its_files_and_reads_back(walk):
-    verdict = give_verdict(walk, ['bm25', 'bm25(lucene)', 'bm25(b=0)'], clock=False)
-    content = json.loads(walk.path('verdict.json').read_text())
-    assert content['choice'] == verdict.choice and read_verdict(walk).sentence == verdict.sentence
+def test_a_verdict_leaves_its_files_and_reads_back(study):
+    verdict = give_verdict(study, ['bm25', 'bm25(lucene)', 'bm25(b=0)'], clock=False)
+    content = json.loads(study.path('verdict.json').read_text())
+    assert content['choice'] == verdict.choice and read_verdict(study).sentence == verdict.sentence
     assert content['judged'] == {'people': 36, 'synthetic': 36} and len(content['tests']['people']) == 3
     assert content['provenance']['versions'] and content['provenance']['tasks'].keys() == {'people', 'synthetic'}
     assert {one['system'] for one in content['systems']} == {'bm25', 'bm25(lucene)', 'bm25(b=0)'}
-    assert content['stress'] is None and 'in other words' not in walk.path('verdict.md').read_text()
-    assert 'NaN' not in walk.path('verdict.json').read_text()
-    page = walk.path('verdict.md').read_text()
+    assert content['stress'] is None and 'in other words' not in study.path('verdict.md').read_text()
+    assert 'NaN' not in study.path('verdict.json').read_text()
+    page = study.path('verdict.md').read_text()
     assert verdict.sentence in page and '| system' in page
     assert verdict.sentence in repr(verdict) and '<table' in verdict._repr_html_()
     changed = verdict.changed
     assert len(changed) <= 5 and changed.text.str.len().gt(5).all() and changed.first_b.str.len().gt(5).all()
 
 
-def test_a_verdict_asks_in_other_words_on_request(walk):
-    content = give_verdict(walk, PAIR, clock=False, stressed=True).content
-    choice, page = content['choice'], walk.path('verdict.md').read_text()
+def test_a_verdict_asks_in_other_words_on_request(study):
+    content = give_verdict(study, PAIR, clock=False, stressed=True).content
+    choice, page = content['choice'], study.path('verdict.md').read_text()
     assert {row['system'] for row in content['stress']['stay']} == {choice, content['changed_from']}
     assert len(content['stress']['sentences']) == 2 and all(said in page for said in content['stress']['sentences'])
-    assert [s['heading'] for s in report_sections(walk) if 'in other words' in s['heading']]
+    assert [s['heading'] for s in report_sections(study) if 'in other words' in s['heading']]
 
 
-def test_people_decide_where_synthetic_queries_contradict_them(walk):
+def test_people_decide_where_synthetic_queries_contradict_them(study):
     "However many synthetic queries there are, and however sure they are."
-    content = give_verdict(walk, PAIR, clock=False).content
+    content = give_verdict(study, PAIR, clock=False).content
     means = {one['system']: one['quality']['people']['value'] for one in content['systems']}
     assert content['judged_by'] == 'people' and content['lead'] == max(means, key=means.get)
     [best, other] = content['systems']
@@ -522,18 +552,18 @@ def test_people_decide_where_synthetic_queries_contradict_them(walk):
     assert f'{other["behind"]["difference"]:+.3f} [' in verdict_table(content)['to the best'].iloc[1]
 
 
-def test_labels_without_a_single_no_and_without_synthetic_queries_are_enough(walk):
-    walk.path('qrels/synthetic.tsv').unlink()
-    task = study_tasks(walk)['people']
+def test_labels_without_a_single_no_and_without_synthetic_queries_are_enough(study):
+    study.path('qrels/synthetic.tsv').unlink()
+    task = study_tasks(study)['people']
     three = task.qrels[task.qrels.relevance > 0].drop_duplicates('query_id')[:3]
-    write_judgements(walk.path('qrels/test.tsv'), [(row.query_id, row.doc_id, 2) for row in three.itertuples()])
-    content = give_verdict(walk, PAIR, clock=False).content
+    write_judgements(study.path('qrels/test.tsv'), [(row.query_id, row.doc_id, 2) for row in three.itertuples()])
+    content = give_verdict(study, PAIR, clock=False).content
     assert content['judged'] == {'people': 3} and content['condensed'] == ''
     assert content['more'] > 400  # three queries say little of the spread of differences
 
 
-def test_a_shown_difference_is_said(walk):
-    task = study_tasks(walk)
+def test_a_shown_difference_is_said(study):
+    task = study_tasks(study)
     # judgements that one of the two cannot meet: everything that it finds is wrong
     measured, _ = measure_quality({'people': task['people']}, PAIR, ['nDCG@10'])
     worse = measured['people'].scores[1]
@@ -544,78 +574,111 @@ def test_a_shown_difference_is_said(walk):
     assert said.startswith('Take bm25 (nDCG@10') and 'shown to be above bm25(b=0)' in said and '5 ms a query' in said
 
 
+def test_what_is_missing_is_named_with_the_command_that_makes_it(tmp_path):
+    bare = write_toy_study(tmp_path / 'w', labelled=0, synthetic=False)
+    refused(lambda: read_verdict(bare), 'verdict.json is not there yet; medir study verdict makes it')
+    refused(lambda: give_verdict(bare), 'no query is judged yet; medir study queries makes synthetic ones')
+    (bare.folder / 'corpus.jsonl').unlink()
+    refused(bare.task, 'corpus.jsonl is not there yet; medir study look FOLDER makes it')
+    write_lines(bare.folder / 'study.yaml', ['name: w', 'documents: notes/', 'langauge: en'])
+    refused(lambda: StudyFolder.open(bare.folder), "unknown setting 'langauge'; did you mean 'language'?")
+
+
 def test_one_labelled_query_is_no_fault(tmp_path):
-    verdict = give_verdict(write_toy_walk(tmp_path / 'w', labelled=1), PAIR, clock=False)
+    verdict = give_verdict(write_toy_study(tmp_path / 'w', labelled=1), PAIR, clock=False)
     assert verdict.tests().p.tolist() == [1.0] and verdict.content['judged']['people'] == 1
     assert verdict.sentence.startswith('No difference that these 1 labelled query')
 
 
-def test_a_system_that_cannot_run_leaves_the_others(walk, capfd):
-    verdict = give_verdict(walk, [*PAIR, 'bge-m3'], clock=False)
+def test_a_system_that_cannot_run_leaves_the_others(study, capfd):
+    verdict = give_verdict(study, [*PAIR, 'bge-m3'], clock=False)
     assert len(verdict.content['systems']) == 2 and 'bge-m3' in verdict.content['not_run']
     assert {'people', 'synthetic'} == set(verdict.content['judged']) and capfd.readouterr().err.count('cannot run') == 1
-    assert 'bge-m3' in walk.path('verdict.md').read_text()
+    assert 'bge-m3' in study.path('verdict.md').read_text()
 
 
-def test_queries_that_a_candidate_was_trained_on_are_left_out_for_all(walk):
+def test_queries_that_a_candidate_was_trained_on_are_left_out_for_all(study):
     used = ['p-gout', 'p-asthma', 's-gout']
     row = {'system': 'bm25(b=0)', 'method': 'labels', 'better': True, 'trained_on': used}
-    write_json(walk.path('adapt.json'), {'adaptations': [row]})
-    verdict = give_verdict(walk, PAIR, clock=False)
+    write_json(study.path('adapt.json'), {'adaptations': [row]})
+    verdict = give_verdict(study, PAIR, clock=False)
     assert verdict.content['judged'] == {'people': 34, 'synthetic': 35}
 
 
-def test_judged_at_10_and_condensed_lists_tell_a_choice_that_holes_decide(walk):
-    content = give_verdict(walk, PAIR, clock=False).content
+def test_judged_at_10_and_condensed_lists_tell_a_choice_that_holes_decide(study):
+    content = give_verdict(study, PAIR, clock=False).content
     assert content['systems'][0]['quality']['people']['judged_at_10'] < 1 and content['condensed'] in PAIR
-    write_judgements(walk.path('qrels/test.tsv'), [('p-gout', 'gout', 1), ('p-asthma', 'asthma', 1)])
-    content = give_verdict(walk, PAIR, clock=False).content
+    write_judgements(study.path('qrels/test.tsv'), [('p-gout', 'gout', 1), ('p-asthma', 'asthma', 1)])
+    content = give_verdict(study, PAIR, clock=False).content
     assert content['condensed'] == '' and content['systems'][0]['quality']['people']['judged_at_10'] is None
 
 
-def test_a_verdict_of_earlier_documents_or_labels_is_said(walk, medir):
-    give_verdict(walk, PAIR, clock=False)
-    said = f'the verdict is of earlier documents: run medir study verdict {walk.folder} again'
-    before = medir('search', walk.folder, 'painful toe')
+def test_a_verdict_of_earlier_documents_or_labels_is_said(study, medir):
+    give_verdict(study, PAIR, clock=False)
+    said = f'the verdict is of earlier documents: run medir study verdict {study.folder} again'
+    before = medir('search', study.folder, 'painful toe')
     assert before.code == 0 and 'of earlier ' not in before.err
-    path = walk.path('corpus.jsonl')
+    path = study.path('corpus.jsonl')
     path.write_text(path.read_text() + json.dumps({'_id': 'new', 'title': '', 'text': 'a new leaflet'}) + '\n')
-    for command in (['search', walk.folder, 'painful toe'], ['index', walk.folder]):
+    for command in (['search', study.folder, 'painful toe'], ['index', study.folder]):
         ran = medir(*command)
         assert ran.code == 0 and ran.err.count(said) == 1, ran.err
-    labels = walk.path('qrels/test.tsv')
+    labels = study.path('qrels/test.tsv')
     labels.write_text(''.join(labels.read_text().splitlines(keepends=True)[:-1]))
-    assert 'of earlier documents and labels: run' in medir('search', walk.folder, 'painful toe').err
-    give_verdict(walk, PAIR, clock=False)
-    assert 'of earlier ' not in medir('search', walk.folder, 'painful toe').err
-    cut = StudyFolder.begin(walk.folder, **walk.settings.model_dump() | {'passages': {'sentences': 2}})
-    assert 'of earlier passages' in staleness_line(cut, read_verdict(cut).content['stands_on'])
+    assert 'of earlier documents and labels: run' in medir('search', study.folder, 'painful toe').err
+    give_verdict(study, PAIR, clock=False)
+    assert 'of earlier ' not in medir('search', study.folder, 'painful toe').err
+    cut = StudyFolder.begin(study.folder, **study.settings.model_dump() | {'passages': {'sentences': 2}})
+    assert 'of earlier passages' in staleness_line(cut, read_verdict(cut).content)
 
 
-def test_systems_that_tell_nothing_apart_promise_nothing(walk):
-    verdict = give_verdict(walk, ['bm25', 'bm25(b=0.7501)'], clock=False)
+def test_a_study_that_was_called_a_walk_goes_on_without_loss(tmp_path, counted, medir, monkeypatch):
+    study = write_toy_study(tmp_path / 'conditions-walk')
+    content = give_verdict(study, PAIR, clock=False).content
+    (study.folder / 'study.yaml').rename(study.folder / 'walk.yaml')
+    renamed = {'stands_on': content.pop('input_fingerprints'), 'walk': content.pop('study')}
+    write_json(study.path('verdict.json'), content | renamed)
+    kept = {name: study.path(name).read_text() for name in ('queries.jsonl', 'qrels/test.tsv')}
+    corpus = study.path('corpus.jsonl')
+    corpus.write_text(corpus.read_text() + json.dumps({'_id': 'new', 'title': '', 'text': 'a new leaflet'}) + '\n')
+    ran = medir('search', study.folder, 'painful toe')
+    assert ran.code == 0 and ran.err.count('walk.yaml: this file is called study.yaml now') == 1
+    assert 'the verdict is of earlier documents' in ran.err and 'corpus.jsonl at the verdict' in render_report(study)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'conditions').mkdir()
+    (tmp_path / 'conditions' / 'gout.txt').write_text('Rest eases gout.')
+    (study.folder / '.look').mkdir()
+    again = profile_corpus('conditions').study
+    assert again.folder.name == 'conditions-walk' and {'study.yaml'} == {
+        path.name for path in again.folder.glob('*.yaml')
+    }
+    assert kept == {name: again.path(name).read_text() for name in kept} and read_verdict(again).choice
+
+
+def test_systems_that_tell_nothing_apart_promise_nothing(study):
+    verdict = give_verdict(study, ['bm25', 'bm25(b=0.7501)'], clock=False)
     assert verdict.tests().difference.abs().max() == 0
     assert 'about 520 more labelled queries would show' in verdict.sentence
     assert verdict.content['more'] == queries_needed(0.03, USUAL_SPREAD) - 36
 
 
 @pytest.mark.medium
-def test_costs_are_measured_in_a_process_of_their_own_and_kept(walk, tmp_path):
+def test_costs_are_measured_in_a_process_of_their_own_and_kept(study, tmp_path):
     options, how = {'lang': 'en'}, {'queries': 5, 'store': tmp_path / 'costs'}
-    first = measure_costs('bm25', walk.folder, options, **how)
+    first = measure_costs('bm25', study.folder, options, **how)
     assert first.query_ms > 0 and first.query_p95_ms >= first.query_ms and first.memory_mb > 20
     assert first.documents == 36 and first.disk_mb > 0 and first.price != first.price
     kept = next((tmp_path / 'costs').glob('*.json'))
     content = json.loads(kept.read_text())
     content['costs']['query_ms'] = 1234.5
     kept.write_text(json.dumps(content))
-    assert measure_costs('bm25', walk.folder, options, **how).query_ms == 1234.5
-    walk.path('corpus.jsonl').write_text(walk.path('corpus.jsonl').read_text().replace('Migraine', 'Hemicrania'))
-    assert measure_costs('bm25', walk.folder, options, **how).query_ms != 1234.5
+    assert measure_costs('bm25', study.folder, options, **how).query_ms == 1234.5
+    study.path('corpus.jsonl').write_text(study.path('corpus.jsonl').read_text().replace('Migraine', 'Hemicrania'))
+    assert measure_costs('bm25', study.folder, options, **how).query_ms != 1234.5
 
 
 @pytest.mark.medium
-def test_times_of_a_busy_machine_are_said_and_measured_again(walk, monkeypatch):
+def test_times_of_a_busy_machine_are_said_and_measured_again(study, monkeypatch):
     module, wanting, asked = sys.modules['medir_nb.study.costs'], [99.0], []
 
     def run(job):
@@ -624,46 +687,46 @@ def test_times_of_a_busy_machine_are_said_and_measured_again(walk, monkeypatch):
 
     monkeypatch.setattr(module, '_run_child', run)
     monkeypatch.setattr(sys.modules['medir_nb.study.verdict'], 'waiting_processes', lambda: wanting[0])
-    busy_reasons = lambda: [reason for reason in give_verdict(walk, PAIR).content['reasons'] if 'busy' in reason]
+    busy_reasons = lambda: [reason for reason in give_verdict(study, PAIR).content['reasons'] if 'busy' in reason]
     assert '99.0 processes wanted a core' in busy_reasons()[0] and len(asked) == 2
     assert busy_reasons() and len(asked) == 2  # still busy: what there is stays
     wanting[0] = 0.0
     assert busy_reasons() == [] and len(asked) == 4
     wanting[0] = 99.0
     assert busy_reasons() == [] and len(asked) == 4  # of a quiet machine
-    walk.path('labels').mkdir(exist_ok=True)
-    walk.path('labels/labels.json').write_text(json.dumps({'unanswered': {'q1': 1, 'q2': 1}, 'unfinished': 1}))
-    reasons = '\n'.join(give_verdict(walk, PAIR).content['reasons'])
+    study.path('labels').mkdir(exist_ok=True)
+    study.path('labels/labels.json').write_text(json.dumps({'unanswered': {'q1': 1, 'q2': 1}, 'unfinished': 1}))
+    reasons = '\n'.join(give_verdict(study, PAIR).content['reasons'])
     assert 'Left out: 2 labelled queries for which nothing was relevant.' in reasons
     assert 'Left out: 1 labelled query begun and not finished.' in reasons
 
 
 @pytest.mark.medium
-def test_the_command_prints_table_sentence_and_figure(walk, medir):
-    out = medir('verdict', walk.folder, '--system', 'bm25', '--system', 'bm25(b=0)')
+def test_the_command_prints_table_sentence_and_figure(study, medir):
+    out = medir('verdict', study.folder, '--system', 'bm25', '--system', 'bm25(b=0)')
     assert out.code == 0 and 'No difference that these' in out.out and 'p95 ms' in out.out
-    assert (walk.folder / 'figures/verdict.svg').is_file() and (walk.folder / 'costs').is_dir()
-    content = json.loads(walk.path('verdict.json').read_text())
+    assert (study.folder / 'figures/verdict.svg').is_file() and (study.folder / 'costs').is_dir()
+    content = json.loads(study.path('verdict.json').read_text())
     assert all(one['costs']['query_ms'] > 0 for one in content['systems'])
 
 
 @pytest.mark.medium
-def test_a_killed_verdict_goes_on_behind_the_last_system(walk):
-    systems, folder = ['bm25', 'bm25(b=0)', 'bm25(lucene)'], walk.folder / 'costs'
+def test_a_killed_verdict_goes_on_behind_the_last_system(study):
+    systems, folder = ['bm25', 'bm25(b=0)', 'bm25(lucene)'], study.folder / 'costs'
     named = [part for system in systems for part in ('--system', system)]
-    killed_when(lambda: list(folder.glob('*.json')), 'verdict', walk.folder, *named)
+    killed_when(lambda: list(folder.glob('*.json')), 'verdict', study.folder, *named)
     before = {path.name: path.read_text() for path in folder.glob('*.json')}
-    assert before and not walk.path('verdict.json').exists()
-    give_verdict(StudyFolder.open(walk.folder), systems)
+    assert before and not study.path('verdict.json').exists()
+    give_verdict(StudyFolder.open(study.folder), systems)
     assert all((folder / name).read_text() == text for name, text in before.items())
 
 
 def test_queries_that_people_judged_are_no_training_data_and_all_of_them_are_named(tmp_path):
-    walk = write_toy_walk(tmp_path / 'w', labelled=0)
-    rows = [json.loads(line) for line in walk.path('queries.jsonl').read_text().splitlines()]
+    study = write_toy_study(tmp_path / 'w', labelled=0)
+    rows = [json.loads(line) for line in study.path('queries.jsonl').read_text().splitlines()]
     judged = [f'{row["_id"]}\t{row["document"]}\t1\n' for row in rows]
-    walk.path('qrels/test.tsv').write_text('query-id\tcorpus-id\tscore\n' + ''.join(judged))
-    refused(lambda: query_examples(walk), f'people judged all {len(rows)} synthetic queries', '--sample')
+    study.path('qrels/test.tsv').write_text('query-id\tcorpus-id\tscore\n' + ''.join(judged))
+    refused(lambda: query_examples(study), f'people judged all {len(rows)} synthetic queries', '--sample')
 
 
 def test_minutes_become_steps_and_never_more():
@@ -674,16 +737,27 @@ def test_minutes_become_steps_and_never_more():
         assert planned <= 60 * minutes and f'{budget.steps:,} steps' in budget.said
     assert len(plan_budget(60, pace, 4000, 16).seeds) == 3 and len(plan_budget(2, pace, 4000, 16).seeds) == 1
     assert plan_budget(600, pace, 160, 16).full and plan_budget(600, pace, 160, 16).steps == 30
+    assert training_settings('minilm', 20)['batch_size'] == 5
+
+
+def test_what_is_held_out_is_apart_and_better_means_than_all(study):
+    train, held = split_queries(study_tasks(study)['people'], 0.5, 0)
+    assert train and held and not set(train) & set(held)
+    examples, rows = query_examples(study), [{'document': name} for name in 'abcd']
+    assert examples.measured_on == 'people' and not set(examples.trained_on) & set(examples.held_out.queries.ids)
+    assert [(len(kept), n) for kept, n in (without_answers(rows, set(s)) for s in ('a', 'abc'))] == [(3, 0), (4, 3)]
+    tests = [{'difference': 0.05, 'p_holm': 0.01}, {'difference': 0.02, 'p_holm': 0.3}]
+    assert is_better(tests[:1]) and not is_better(tests)
 
 
 @pytest.mark.medium
-def test_a_training_end_to_end(walk, medir):
-    lines = walk.path('qrels/synthetic.tsv').read_text().splitlines()[1:11]
-    write_judgements(walk.path('qrels/synthetic.tsv'), [tuple(line.split('\t')) for line in lines])
-    ran = medir('adapt', walk.folder, '--minutes', '0.8', '--forget-limit', '30')
+def test_a_training_end_to_end(study, medir):
+    lines = study.path('qrels/synthetic.tsv').read_text().splitlines()[1:11]
+    write_judgements(study.path('qrels/synthetic.tsv'), [tuple(line.split('\t')) for line in lines])
+    ran = medir('adapt', study.folder, '--minutes', '0.8', '--forget-limit', '30')
     assert ran.code == 0, ran.err
     assert 'measuring them encodes for up to' in ran.err and 'adapt.json; next: medir ' in ran.err
-    entry = json.loads(walk.path('adapt.json').read_text())['adaptations'][0]
+    entry = json.loads(study.path('adapt.json').read_text())['adaptations'][0]
     assert entry['minutes_used'] <= 0.8 and entry['steps'] >= 1 and entry['measured_on'] == 'people'
     assert [row['model'] for row in entry['table']] == ['untuned', 'tuned', 'control: shuffled pairs']
     assert len({row['tokens (query / document)'] for row in entry['table']}) == 1
@@ -695,33 +769,33 @@ def test_a_training_end_to_end(walk, medir):
     assert entry['sentence'] in ' '.join(ran.out.split()) or entry['sentence'][:60] in ran.out
     assert ('is better on' in entry['sentence']) == entry['better']
     before = {p.name: p.stat().st_mtime for p in checkpoint_folder('x').parent.glob('[!.]*/medir.json')}
-    again = medir('adapt', walk.folder, '--minutes', '0.8', '--forget-limit', '30')
+    again = medir('adapt', study.folder, '--minutes', '0.8', '--forget-limit', '30')
     assert again.code == 0 and 'the plan of before' in again.err
     assert {p.name: p.stat().st_mtime for p in checkpoint_folder('x').parent.glob('[!.]*/medir.json')} == before
-    assert json.loads(walk.path('adapt.json').read_text())['adaptations'][0]['table'] == entry['table']
+    assert json.loads(study.path('adapt.json').read_text())['adaptations'][0]['table'] == entry['table']
 
 
 @pytest.mark.slow
-def test_a_killed_training_goes_on_with_the_same_plan(walk, medir):
-    line, trained = ('adapt', walk.folder, '--minutes', '2', '--forget-limit', '60'), checkpoint_folder('x').parent
+def test_a_killed_training_goes_on_with_the_same_plan(study, medir):
+    line, trained = ('adapt', study.folder, '--minutes', '2', '--forget-limit', '60'), checkpoint_folder('x').parent
     killed_when(lambda: list(trained.glob('[!.]*/medir.json')), *line)
-    kept = (walk.folder / 'adapt/queries-minilm.json').read_text()
+    kept = (study.folder / 'adapt/queries-minilm.json').read_text()
     done = {path: path.stat().st_mtime for path in trained.glob('[!.]*/medir.json')}
-    assert done and not (walk.folder / 'adapt.json').exists()
-    assert medir(*line).code == 0 and (walk.folder / 'adapt/queries-minilm.json').read_text() == kept
+    assert done and not (study.folder / 'adapt.json').exists()
+    assert medir(*line).code == 0 and (study.folder / 'adapt/queries-minilm.json').read_text() == kept
     assert all(path.stat().st_mtime == when for path, when in done.items())
 
 
 @pytest.mark.slow
-def test_the_loop_of_slhyde_end_to_end(walk):
-    adapted = adapt(walk, 'sl-hyde', minutes=6, llm='smollm2', forget_limit=60)
+def test_the_loop_of_slhyde_end_to_end(study):
+    adapted = adapt(study, 'sl-hyde', minutes=6, llm='smollm2', forget_limit=60)
     assert '+hyde(' in adapted.entry['system'] and 'untuned, with HyDE' in list(adapted.table.model)
 
 
 @pytest.fixture
-def judged(walk):
-    give_verdict(walk, [*PAIR, 'bm25(lucene)'], clock=False)
-    return walk
+def judged(study):
+    give_verdict(study, [*PAIR, 'bm25(lucene)'], clock=False)
+    return study
 
 
 def harmless(page: Page):
@@ -761,25 +835,25 @@ def test_the_page_is_whole_accessible_and_refers_to_nothing(judged):
     ],
 )
 def test_a_strangers_text_is_shown_and_never_runs(tmp_path, attack):
-    walk = write_toy_walk(tmp_path / 'w')
-    StudyFolder.begin(walk.folder, name=attack, documents=attack, language='en')
+    study = write_toy_study(tmp_path / 'w')
+    StudyFolder.begin(study.folder, name=attack, documents=attack, language='en')
     for file in ('corpus.jsonl', 'queries.jsonl'):
-        rows = [json.loads(line) for line in walk.path(file).read_text().splitlines()]
+        rows = [json.loads(line) for line in study.path(file).read_text().splitlines()]
         for row in rows:
             row['text'] = f'{row["text"]} {attack}'
             row.update(title=attack, style=attack) if file == 'corpus.jsonl' else row.update(style=attack)
-        walk.path(file).write_text(''.join(json.dumps(row) + '\n' for row in rows))
-    give_verdict(walk, PAIR, clock=False)
+        study.path(file).write_text(''.join(json.dumps(row) + '\n' for row in rows))
+    give_verdict(study, PAIR, clock=False)
     tables = {'documents': [{attack: attack}], attack: [{'a': attack}]}
-    write_json(walk.path('look.json'), {'lines': [attack], 'tables': tables})
+    write_json(study.path('look.json'), {'lines': [attack], 'tables': tables})
     one = {'system': attack, 'method': attack, 'sentence': attack, 'better': False, 'trained_on': []}
     lost = {'task': attack, 'measure': 'nDCG@10', 'difference': -0.1, 'low': -0.2, 'high': -0.05, 'p_holm': 0.0001}
     tables = {'table': [{attack: attack}], 'forgetting': [lost]}
-    write_json(walk.path('adapt.json'), {'adaptations': [one | tables]})
-    content = json.loads(walk.path('verdict.json').read_text())
+    write_json(study.path('adapt.json'), {'adaptations': [one | tables]})
+    content = json.loads(study.path('verdict.json').read_text())
     content['systems'][0]['system'] = attack
-    write_json(walk.path('verdict.json'), content | {'left_out': {attack: attack}, 'choice': attack})
-    page = Page(render_report(walk, private=attack))
+    write_json(study.path('verdict.json'), content | {'left_out': {attack: attack}, 'choice': attack})
+    page = Page(render_report(study, private=attack))
     assert '−0.100 [−0.200, −0.050]' in page.text and '<0.001' in page.text
     harmless(page)
     assert page.text.count(' '.join(attack.split())) >= 8
@@ -808,33 +882,33 @@ def test_the_page_holds_the_contract_of_what_was_chosen_and_a_receipt(judged, fa
     assert '://' not in page.text
 
 
-def test_the_line_says_which_steps_were_private(walk, home, tmp_path):
+def test_the_line_says_which_steps_were_private(study, home, tmp_path):
     with nothing_leaves():
         for step in ('look', 'queries', 'label'):
-            note_step(walk, step)
-        give_verdict(walk, PAIR, clock=False)
-        text = Page(write_report(walk).read_text()).text
-    said = 'All steps of this walk (look, queries, label, verdict, report) ran under --private.'
+            note_step(study, step)
+        give_verdict(study, PAIR, clock=False)
+        text = Page(write_report(study).read_text()).text
+    said = 'All steps of this study (look, queries, label, verdict, report) ran under --private.'
     assert said in text and 'No connection elsewhere was tried' in text and 'look before you send this on' in text
-    note_step(walk, 'queries')
-    line = privacy_line(walk)
-    assert line.startswith('Not all steps of this walk ran under --private: queries ran without --private, and what')
+    note_step(study, 'queries')
+    line = privacy_line(study)
+    assert line.startswith('Not all steps of this study ran under --private: queries ran without --private, and what')
     with at_home(tmp_path / 'elsewhere'):
-        assert privacy_line(walk) == ''  # the records are not there
-    assert 'Not all steps' in Page(write_report(walk).read_text()).text
+        assert privacy_line(study) == ''  # the records are not there
+    assert 'Not all steps' in Page(write_report(study).read_text()).text
 
 
-def test_labels_are_counted_as_the_verdict_counts_them(walk):
-    lines = walk.path('qrels/test.tsv').read_text().splitlines()
+def test_labels_are_counted_as_the_verdict_counts_them(study):
+    lines = study.path('qrels/test.tsv').read_text().splitlines()
     # one query for which nothing was relevant, and one whose document is gone
     first = lines[1].split('\t')[0]
     lines = [line.replace('\t1', '\t0') if line.startswith(first) else line for line in lines]
     gone = lines[-1].split('\t')[0].removeprefix('p-')
-    walk.path('qrels/test.tsv').write_text('\n'.join(lines) + '\n')
-    rows = [json.loads(line) for line in walk.path('corpus.jsonl').read_text().splitlines()]
-    walk.path('corpus.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in rows if row['_id'] != gone))
-    verdict = give_verdict(walk, PAIR, clock=False)
-    text = Page(render_report(walk)).text
+    study.path('qrels/test.tsv').write_text('\n'.join(lines) + '\n')
+    rows = [json.loads(line) for line in study.path('corpus.jsonl').read_text().splitlines()]
+    study.path('corpus.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in rows if row['_id'] != gone))
+    verdict = give_verdict(study, PAIR, clock=False)
+    text = Page(render_report(study)).text
     many = verdict.content['judged']['people']
     assert many == 34 and f'{many} labelled queries' in verdict.sentence
     assert f' pairs of {many} queries.' in text and 'Left out: 2 queries for which nothing was relevant.' in text
@@ -860,10 +934,10 @@ def test_a_page_names_no_folder_of_this_machine(tmp_path, counted):
     folder.mkdir()
     for name in ('gout', 'asthma', 'sepsis'):
         (folder / f'{name}.txt').write_text(f'{name} is a disease that is treated early and well')
-    profile_corpus(str(folder), tmp_path / 'walk', candidates=['minilm'])
-    walk = StudyFolder.open(tmp_path / 'walk')
-    assert walk.settings.documents == str(folder)
-    page = Page(render_report(walk)).text
+    profile_corpus(str(folder), tmp_path / 'study', candidates=['minilm'])
+    study = StudyFolder.open(tmp_path / 'study')
+    assert study.settings.documents == str(folder)
+    page = Page(render_report(study)).text
     assert 'From notes.' in page and str(tmp_path) not in page
 
 

@@ -322,10 +322,10 @@ def test_the_home_folder_stands_anywhere_on_the_line(medir, tmp_path, home):
 
 
 def test_a_step_of_a_study_keeps_its_old_name(medir, tmp_path):
-    walk = StudyFolder.begin(tmp_path / 'walk', name='leaflets', documents='notes/')
-    write_lines(walk.path('corpus.jsonl'), [{'_id': 'd1', 'title': '', 'text': 'Gout is urate.'}])
-    write_lines(walk.path('queries.jsonl'), [{'_id': 'q1', 'text': 'what is gout', 'origin': 'log'}])
-    new, old = medir('study', 'label', walk.folder), medir('label', walk.folder)
+    study = StudyFolder.begin(tmp_path / 'study', name='leaflets', documents='notes/')
+    write_lines(study.path('corpus.jsonl'), [{'_id': 'd1', 'title': '', 'text': 'Gout is urate.'}])
+    write_lines(study.path('queries.jsonl'), [{'_id': 'q1', 'text': 'what is gout', 'origin': 'log'}])
+    new, old = medir('study', 'label', study.folder), medir('label', study.folder)
     assert new.code == old.code == 0 and new.out == old.out
     assert 'medir label is called medir study label now' in old.err and 'is called' not in new.err
     failed = medir('label', tmp_path / 'nowhere')
@@ -397,9 +397,9 @@ def test_a_preset_fits_its_notebook(file):
 def test_a_cell_that_ends_in_an_error_of_ours_shows_one_line(monkeypatch):
     shell, shown = InteractiveShell(), []
     monkeypatch.setattr(shell, '_showtraceback', lambda kind, error, lines: shown.append(lines))
-    cell = 'from medir_nb.core import MedirError\nraise MedirError("no query is judged yet", "walk", "label some")'
+    cell = 'from medir_nb.core import MedirError\nraise MedirError("no query is judged yet", "study", "label some")'
     shell.run_cell(cell)
-    assert shown == [['error: walk: no query is judged yet; label some']]
+    assert shown == [['error: study: no query is judged yet; label some']]
     monkeypatch.setenv('MEDIR_DEBUG', '1')
     shell.run_cell(cell)
     assert 'Traceback' in shown[1][0]

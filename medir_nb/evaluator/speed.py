@@ -37,11 +37,6 @@ def seconds_of(calls: list[Callable], rounds: int = 1) -> np.ndarray:
             seconds[turn, place] = time.perf_counter() - start
     return seconds
 
-# %% ../../nbs/06_evaluator/09_speed.ipynb #cb054ec3
-def documents_per_second(encode: Callable, texts: list, repeats: int = 1) -> float:
-    "Texts per second of `encode(texts)`: the median of `repeats` calls."
-    return len(texts) / float(np.median(seconds_of([partial(encode, texts)], repeats)))
-
 # %% ../../nbs/06_evaluator/09_speed.ipynb #76d03e6e
 def latency_ms(
     call: Callable,  # takes one query
@@ -85,12 +80,12 @@ def threads_here() -> int:
 
 def _clocked(trial: Trial, singly: list, repeats: int) -> dict:
     "The figures of a retriever that stands ready."
-    rate = documents_per_second(lambda _: trial.take_up(), range(trial.documents), repeats)
+    seconds = float(np.median(seconds_of([trial.take_up], repeats)))
     encode = trial.encode or (lambda query: query)
     waited = latency_ms(lambda query: trial.search(encode(query)), singly)
     alone = latency_ms(trial.search, [encode(query) for query in singly]) if trial.encode else waited
     return {
-        'documents_per_second': rate,
+        'documents_per_second': trial.documents / seconds,
         'query_ms': waited['median_ms'],
         'query_p95_ms': waited['p95_ms'],
         'search_ms': alone['median_ms'],
@@ -117,8 +112,7 @@ def system_speed(
     task, tree = load_task(task), parse(system)
     alone = not isinstance(tree, Fusion) and not getattr(tree, 'expansion', None)
     alone = alone and not getattr(tree, 'reranker', None)
-    fix = 'name an encoder or bm25'
-    check(alone, f'{tree} is more than a retriever, and its parts have speeds of their own', 'speed', fix)
+    check(alone, f'{tree} is more than a retriever, and its parts have speeds of their own', 'speed', 'name one part')
     has_lists = task.kind != 'pairs'
     check(has_lists, 'a sentence-pair task has no documents', task.name, 'choose a retrieval task')
     least = min(documents, queries, searched, repeats)
@@ -193,7 +187,7 @@ def tower_weights(model) -> dict:
     return {'weights': every, 'embeddings': looked_up}
 
 # %% ../../nbs/06_evaluator/09_speed.ipynb #21d23e9f
-class _Tower:
+class _QueryTower:
     "A loaded query tower with the queries as it reads them."
 
     def __init__(self, system, task: Task, rows: list, batch: int, dtype, device):
@@ -248,7 +242,7 @@ def measure_throughput(
     rows = loaded.queries.rows(0, min(queries or len(loaded.queries), len(loaded.queries)))
 
     def measure(system):
-        return _Tower(system, loaded, rows, batch, dtype, device)
+        return _QueryTower(system, loaded, rows, batch, dtype, device)
 
     towers, not_run = _measured(systems, task, measure, 'throughput')
     seconds = seconds_of([tower.encode for tower in towers], rounds)

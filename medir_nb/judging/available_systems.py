@@ -79,28 +79,28 @@ def within_minutes(
     return taken, too_long
 
 # %% ../../nbs/07_judging/09_available_systems.ipynb #1315837f
-def encoders_in_time(walk: StudyFolder, names: list[str]) -> tuple[list[str], dict[str, str]]:
-    "The encoders that fit into the minutes of a walk, and why others don't."
-    expected, settings = read_json(walk.path('look.json'), {}).get('minutes', {}), walk.settings
+def encoders_in_time(study: StudyFolder, names: list[str]) -> tuple[list[str], dict[str, str]]:
+    "The encoders that fit into the minutes of a study, and why others don't."
+    expected, settings = read_json(study.path('look.json'), {}).get('minutes', {}), study.settings
     taken, too_long = within_minutes(names, expected, settings.minutes)
     windows, whole = parse_windows(settings.passages), math.ceil(sum(expected.values()))
-    command = f'medir study look {typed(settings.documents)} --to {typed(walk.folder)} --minutes {whole}'
+    command = f'medir study look {typed(settings.documents)} --to {typed(study.folder)} --minutes {whole}'
     fix = f'name it with --system, or {command}{f" --passages {windows}" if windows else ""}'
     return taken, {name: f'{too_long_reason(minutes, settings.minutes)}; {fix}' for name, minutes in too_long.items()}
 
 # %% ../../nbs/07_judging/09_available_systems.ipynb #506f4841
-def adaptations(walk: StudyFolder) -> list[dict]:
+def adaptations(study: StudyFolder) -> list[dict]:
     "What `medir study adapt` recorded of each model; none where it did not run, and an error where the file is torn."
-    path = walk.folder / 'adapt.json'
+    path = study.folder / 'adapt.json'
     found = read_json(path, {}).get('adaptations')
     fix = 'delete it and run medir study adapt again; what it trained stays'
     check(not path.exists() or isinstance(found, list), 'this is no record of adaptations', path, fix)
     return found or []
 
 
-def adapted_systems(walk: StudyFolder) -> tuple[list[str], dict[str, str]]:
+def adapted_systems(study: StudyFolder) -> tuple[list[str], dict[str, str]]:
     "The adapted models that were shown to be better, and why others are left out."
-    found = adaptations(walk)
+    found = adaptations(study)
     better = [one['system'] for one in found if one['better']]
     others = {one['system']: f'adapted by {one["method"]}, and not shown to be better' for one in found}
     return better, {system: why for system, why in others.items() if system not in better}
@@ -134,7 +134,7 @@ class CandidateSystems:
 
 # %% ../../nbs/07_judging/09_available_systems.ipynb #4f3a1ea2
 def candidate_systems(
-    walk: StudyFolder,
+    study: StudyFolder,
     language: str,  # ISO 639-1
     named: list[str] = (),  # systems; none: what runs here
     quick: bool = False,  # three systems
@@ -150,8 +150,8 @@ def candidate_systems(
         check(len(wanted) >= 2, alone, 'systems', f'name another one, such as {other}')
         return CandidateSystems(wanted, {})
     encoders, left_out = available_encoders(language)
-    encoders, too_long = encoders_in_time(walk, encoders)
-    adapted, not_better = adapted_systems(walk)
+    encoders, too_long = encoders_in_time(study, encoders)
+    adapted, not_better = adapted_systems(study)
     dense = [*encoders[: 1 if quick else None], *adapted]
     hybrids = [f'rrf(bm25,{name})' for name in dense]
     expanded = [f'{name}+hyde({writer})' for writer in dict.fromkeys(writers) for name in (*encoders[:1], 'bm25')]
@@ -161,7 +161,7 @@ def candidate_systems(
     return CandidateSystems([str(parse(system)) for system in systems], left_out | too_long | not_better)
 
 # %% ../../nbs/07_judging/09_available_systems.ipynb #179750b6
-def pool_systems(walk: StudyFolder) -> list[str]:
+def pool_systems(study: StudyFolder) -> list[str]:
     "The systems that a verdict compares here."
-    language = walk.settings.language or detect_language(study_corpus(walk).texts(0, 200))
-    return candidate_systems(walk, language).systems
+    language = study.settings.language or detect_language(study_corpus(study).texts(0, 200))
+    return candidate_systems(study, language).systems

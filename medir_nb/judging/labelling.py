@@ -32,9 +32,9 @@ _VOTES = (*PAIR, 'annotator', 'grade')
 ADJUDICATED = 'adjudicated'  # whose vote decides over all others
 
 
-def read_votes(walk: StudyFolder) -> pd.DataFrame:
+def read_votes(study: StudyFolder) -> pd.DataFrame:
     "`query_id, doc_id, annotator, grade` (0, 1, 2) of `labels/votes.csv`; empty where it is not there yet."
-    path, seen, rows = walk.folder / 'labels' / 'votes.csv', {}, []
+    path, seen, rows = study.folder / 'labels' / 'votes.csv', {}, []
     for row, where in csv_rows(path) if path.is_file() else []:
         for name in _VOTES:
             check(name in row, f'no column {name!r}', where, f'votes have the columns {", ".join(_VOTES)}')
@@ -48,39 +48,39 @@ def read_votes(walk: StudyFolder) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(_VOTES)).astype({'grade': int} if rows else {})
 
 # %% ../../nbs/07_judging/11_labelling.ipynb #111883c8
-def _save_votes(walk: StudyFolder, votes: pd.DataFrame):
-    write_csv(walk.path('labels/votes.csv'), _VOTES, votes[list(_VOTES)].to_dict('records'))
+def _save_votes(study: StudyFolder, votes: pd.DataFrame):
+    write_csv(study.path('labels/votes.csv'), _VOTES, votes[list(_VOTES)].to_dict('records'))
 
 
-def _pair_of(walk: StudyFolder) -> dict[str, tuple]:
+def _pair_of(study: StudyFolder) -> dict[str, tuple]:
     "Code of a pair on a sheet → query and document."
-    return {row['pair']: (row['query_id'], row['doc_id']) for row in read_pool(walk)}
+    return {row['pair']: (row['query_id'], row['doc_id']) for row in read_pool(study)}
 
 # %% ../../nbs/07_judging/11_labelling.ipynb #60077936
-def gather_votes(walk: StudyFolder) -> pd.DataFrame:
+def gather_votes(study: StudyFolder) -> pd.DataFrame:
     "The votes of all sheets, put into `labels/votes.csv` beside those of elsewhere."
-    records, pair_of, said, of_sheets = sheet_records(walk), _pair_of(walk), [], set()
+    records, pair_of, said, of_sheets = sheet_records(study), _pair_of(study), [], set()
     known = {record['file'] for record in records}
-    there = {path.name for path in (walk.folder / 'labels').glob('*.csv')}
+    there = {path.name for path in (study.folder / 'labels').glob('*.csv')}
     if strays := sorted(there - known - {'votes.csv', 'adjudication.csv', 'judges.csv'}):
         note(f'{", ".join(strays)} in labels/ was not handed out under this name and is not read')
     for name in sorted(known - there):
         note(f'{name} is not in labels/: put it back; what was read of it before is kept')
     for record in records:
-        path, annotator = walk.folder / 'labels' / record['file'], record['annotator']
+        path, annotator = study.folder / 'labels' / record['file'], record['annotator']
         if path.is_file():
             lost = sorted(set(record['pairs']) - set(pair_of))
             what = f'{counted(len(lost), "pair")} of the sheet {path.name} not there'
-            check(not lost, what, walk.folder / 'labels' / 'pool.jsonl', 'bring a copy of the file back')
+            check(not lost, what, study.folder / 'labels' / 'pool.jsonl', 'bring a copy of the file back')
             of_sheets |= {(*pair_of[pair], annotator) for pair in record['pairs']}
             graded = read_sheet(path, record['pairs']).query('grade != ""')
             said += [(*pair_of[row.pair], annotator, row.grade) for row in graded.itertuples()]
-    with lock(walk.path('labels/votes.csv')):
-        votes = read_votes(walk)
+    with lock(study.path('labels/votes.csv')):
+        votes = read_votes(study)
         kept = [vote for vote in votes.itertuples(index=False, name=None) if vote[:3] not in of_sheets]
         if said or len(votes):
-            _save_votes(walk, pd.DataFrame([*said, *kept], columns=list(_VOTES)))
-    return read_votes(walk)
+            _save_votes(study, pd.DataFrame([*said, *kept], columns=list(_VOTES)))
+    return read_votes(study)
 
 # %% ../../nbs/07_judging/11_labelling.ipynb #bb625b4a
 _AGREEMENT = ('annotator', 'other', 'queries', 'pairs', 'agree', 'kappa', 'low', 'high')
@@ -140,9 +140,9 @@ def decisions(votes: pd.DataFrame) -> pd.DataFrame:
 ADJUDICATION = ('pair', 'query', 'document', 'said', 'grade', 'comment')
 
 
-def _adjudicated(walk: StudyFolder, votes: pd.DataFrame, settled: pd.DataFrame) -> pd.DataFrame:
+def _adjudicated(study: StudyFolder, votes: pd.DataFrame, settled: pd.DataFrame) -> pd.DataFrame:
     "The votes with those that were settled on; an emptied grade takes a decision back."
-    pair_of = _pair_of(walk)
+    pair_of = _pair_of(study)
     is_of_sheet = pd.MultiIndex.from_frame(votes[PAIR]).isin(list(pair_of.values()))
     kept = votes[~((votes.annotator == ADJUDICATED) & is_of_sheet)]
     graded = settled[settled.grade != '']
@@ -150,12 +150,12 @@ def _adjudicated(walk: StudyFolder, votes: pd.DataFrame, settled: pd.DataFrame) 
     return pd.concat([kept, pd.DataFrame(new, columns=list(_VOTES))], ignore_index=True) if new else kept
 
 # %% ../../nbs/07_judging/11_labelling.ipynb #c855a789
-def _write_conflicts(walk: StudyFolder, decided: pd.DataFrame, settled: pd.DataFrame | None) -> int:
+def _write_conflicts(study: StudyFolder, decided: pd.DataFrame, settled: pd.DataFrame | None) -> int:
     "Write conflicts, and what was settled before, on `labels/adjudication.csv`; how many are open."
     before = {} if settled is None else settled.set_index('pair').to_dict('index')
-    codes = {pair: code for code, pair in _pair_of(walk).items()}
-    text_of = {row['_id']: row['text'] for row in read_queries(walk)}
-    corpus, rows = study_corpus(walk), []
+    codes = {pair: code for code, pair in _pair_of(study).items()}
+    text_of = {row['_id']: row['text'] for row in read_queries(study)}
+    corpus, rows = study_corpus(study), []
     for row in decided[decided.how.isin(['conflict', ADJUDICATED])].itertuples():
         code, query = codes.get((row.query_id, row.doc_id)), text_of.get(row.query_id)
         if code is None or query is None or row.doc_id not in corpus:
@@ -164,19 +164,19 @@ def _write_conflicts(walk: StudyFolder, decided: pd.DataFrame, settled: pd.DataF
         shown = dict(zip(('query', 'document'), (' '.join(text.split()) for text in texts), strict=True))
         rows.append({'pair': code, **shown, 'said': row.said, 'grade': '', 'comment': '', **before.get(code, {})})
     if rows:
-        write_csv(walk.path('labels/adjudication.csv'), ADJUDICATION, rows)
+        write_csv(study.path('labels/adjudication.csv'), ADJUDICATION, rows)
     return sum(row['grade'] == '' for row in rows)
 
 # %% ../../nbs/07_judging/11_labelling.ipynb #7d11923d
-def _waiting(walk: StudyFolder, votes: pd.DataFrame) -> tuple[list[dict], set]:
+def _waiting(study: StudyFolder, votes: pd.DataFrame) -> tuple[list[dict], set]:
     "Rows of the pool that nobody saw, and the queries that somebody began; pairs that joined at one time begin apart."
-    pool, seen = read_pool(walk), set(votes[PAIR].itertuples(index=False, name=None))
+    pool, seen = read_pool(study), set(votes[PAIR].itertuples(index=False, name=None))
     pair_of = {row['pair']: (row['query_id'], row['doc_id']) for row in pool}
-    for record in sheet_records(walk):
-        path = walk.folder / 'labels' / record['file']
+    for record in sheet_records(study):
+        path = study.folder / 'labels' / record['file']
         if path.is_file():  # a grade, or a word why there is none
             seen |= {pair_of[pair] for pair in read_sheet(path, record['pairs']).pair}
-    queries, documents = present_ids(walk)
+    queries, documents = present_ids(study)
     joined = {(row['query_id'], row['doc_id']): row.get('joined', 0) for row in pool}
     waiting = [row for row in pool if (row['query_id'], row['doc_id']) not in seen]
     waiting = [row for row in waiting if row['query_id'] in queries and row['doc_id'] in documents]
@@ -184,9 +184,9 @@ def _waiting(walk: StudyFolder, votes: pd.DataFrame) -> tuple[list[dict], set]:
     return waiting, {row['query_id'] for row in waiting if (row['query_id'], row.get('joined', 0)) in begun}
 
 # %% ../../nbs/07_judging/11_labelling.ipynb #70cd6671
-def _write_decided(walk: StudyFolder, decided: pd.DataFrame):
+def _write_decided(study: StudyFolder, decided: pd.DataFrame):
     "Write `qrels/test.tsv`, unless somebody else wrote the one that is there; without decisions our own goes."
-    path, written = walk.path('qrels/test.tsv'), walk.path('labels/written.json')
+    path, written = study.path('qrels/test.tsv'), study.path('labels/written.json')
     own = json_mapping(written).get('test', [])
     there = fingerprint(path.read_text(encoding='utf-8')) if path.exists() else ''
     rows = list(decided[[*PAIR, 'grade']].itertuples(index=False, name=None))
@@ -206,23 +206,23 @@ FEWEST_FOR_SPREAD = 10  # queries; below, a measured spread is worth less than a
 _MEASURE = 'nDCG@10'
 
 
-def _judged_task(walk: StudyFolder, labels: str) -> Task | None:
-    "The walk under some judgements; None where there are none, or nothing is relevant by them."
+def _judged_task(study: StudyFolder, labels: str) -> Task | None:
+    "The study under some judgements; None where there are none, or nothing is relevant by them."
     try:
-        return walk.task(labels) if (walk.folder / 'qrels' / f'{labels}.tsv').is_file() else None
+        return study.task(labels) if (study.folder / 'qrels' / f'{labels}.tsv').is_file() else None
     except NothingRelevant:
         return None
 
 # %% ../../nbs/07_judging/11_labelling.ipynb #341a10a5
 def label_power(
-    walk: StudyFolder,
+    study: StudyFolder,
     n: int | None = None,  # queries that will be labelled; None: those that are
     systems=(),  # whose differences are measured; none: those of the pool
 ) -> Power:
-    "What the labels of a walk show, or what `n` labelled queries would."
-    systems = list(systems) or json_mapping(walk.folder / 'labels' / 'pool.json').get('systems')
-    systems = systems or quick_systems(walk.settings.language or 'en')
-    tasks = {labels: _judged_task(walk, labels) for labels in ('test', 'synthetic')}
+    "What the labels of a study show, or what `n` labelled queries would."
+    systems = list(systems) or json_mapping(study.folder / 'labels' / 'pool.json').get('systems')
+    systems = systems or quick_systems(study.settings.language or 'en')
+    tasks = {labels: _judged_task(study, labels) for labels in ('test', 'synthetic')}
     answered = {
         labels: task.qrels[task.qrels.relevance > 0].query_id.nunique() if task else 0 for labels, task in tasks.items()
     }
@@ -241,11 +241,11 @@ def label_power(
     return Power(spread=USUAL_SPREAD, source=f'other collections{reason}', **many)
 
 # %% ../../nbs/07_judging/11_labelling.ipynb #3c955e4b
-def sheets_power_line(walk: StudyFolder) -> str:
+def sheets_power_line(study: StudyFolder) -> str:
     "What the queries on all sheets would show once labelled, as whoever hands out or reads an empty sheet is told."
-    pair_of = _pair_of(walk)
-    pairs = {pair for record in sheet_records(walk) for pair in record['pairs']} & set(pair_of)
-    power = label_power(walk, len({pair_of[pair][0] for pair in pairs}))
+    pair_of = _pair_of(study)
+    pairs = {pair for record in sheet_records(study) for pair in record['pairs']} & set(pair_of)
+    power = label_power(study, len({pair_of[pair][0] for pair in pairs}))
     return f'with the sheets until now: {power}'
 
 # %% ../../nbs/07_judging/11_labelling.ipynb #e759bae7
@@ -302,17 +302,17 @@ class Labels:
         return '\n'.join([*lines, *filter(None, [self.power])])
 
 # %% ../../nbs/07_judging/11_labelling.ipynb #47fde9b0
-def _decided_labels(walk: StudyFolder, votes: pd.DataFrame, settled: pd.DataFrame | None) -> Labels:
+def _decided_labels(study: StudyFolder, votes: pd.DataFrame, settled: pd.DataFrame | None) -> Labels:
     "What votes decide, with the files that hold it."
-    decided, (queries, documents) = decisions(votes), present_ids(walk)
-    waiting, unfinished = _waiting(walk, votes)
-    open_conflicts = _write_conflicts(walk, decided, settled)
+    decided, (queries, documents) = decisions(votes), present_ids(study)
+    waiting, unfinished = _waiting(study, votes)
+    open_conflicts = _write_conflicts(study, decided, settled)
     here = decided[decided.query_id.isin(queries) & decided.doc_id.isin(documents)]
     finished = here[~here.query_id.isin(unfinished)]
     # a pair on which people differ is not judged, and would count as not relevant: its query waits
     disputed = set(finished[finished.grade.isna()].query_id)
     # a grade whose document is gone stays in the file: the document may come back
-    _write_decided(walk, decided[~decided.query_id.isin(unfinished | disputed)].dropna(subset='grade'))
+    _write_decided(study, decided[~decided.query_id.isin(unfinished | disputed)].dropna(subset='grade'))
     graded = finished[~finished.query_id.isin(disputed)]
     found = set(graded[graded.grade > 0].query_id)
     people = votes[votes.annotator != ADJUDICATED].annotator.value_counts(sort=False)
@@ -323,7 +323,7 @@ def _decided_labels(walk: StudyFolder, votes: pd.DataFrame, settled: pd.DataFram
         grades={str(grade): int(n) for grade, n in graded.grade.value_counts().sort_index().items()},
         how={how: int(n) for how, n in finished.how.value_counts().items()},
         queries=len(found),
-        unanswered=judged_depths(walk, set(graded.query_id) - found),
+        unanswered=judged_depths(study, set(graded.query_id) - found),
         unfinished=len(unfinished),
         disputed=len(disputed),
         open_conflicts=open_conflicts,
@@ -334,28 +334,28 @@ def _decided_labels(walk: StudyFolder, votes: pd.DataFrame, settled: pd.DataFram
 
 # %% ../../nbs/07_judging/11_labelling.ipynb #d9e018b1
 def read_labels(
-    walk: StudyFolder,
+    study: StudyFolder,
     with_power: bool = True,  # measure what the labels show; asks the pool's systems
 ) -> Labels:
     "Gather all sheets, decide, write `qrels/test.tsv`, and the sheet of conflicts."
-    note_step(walk, 'label')
-    with lock(walk.path('labels/labels.json')):
-        votes, found, sheet = gather_votes(walk), Labels(), walk.folder / 'labels' / 'adjudication.csv'
-        settled = read_sheet(sheet, list(_pair_of(walk))) if sheet.is_file() else None
+    note_step(study, 'label')
+    with lock(study.path('labels/labels.json')):
+        votes, found, sheet = gather_votes(study), Labels(), study.folder / 'labels' / 'adjudication.csv'
+        settled = read_sheet(sheet, list(_pair_of(study))) if sheet.is_file() else None
         if settled is not None:
-            votes = _adjudicated(walk, votes, settled)
-            _save_votes(walk, votes)
+            votes = _adjudicated(study, votes, settled)
+            _save_votes(study, votes)
         if len(votes):
-            found = _decided_labels(walk, votes, settled)
+            found = _decided_labels(study, votes, settled)
         else:  # nobody said anything, or all of it was taken back
-            _write_decided(walk, decisions(votes))
+            _write_decided(study, decisions(votes))
         if with_power and found.queries:
-            found.power = repr(label_power(walk))
-        elif with_power and not len(votes) and sheet_records(walk):
-            found.power = sheets_power_line(walk)
+            found.power = repr(label_power(study))
+        elif with_power and not len(votes) and sheet_records(study):
+            found.power = sheets_power_line(study)
         # a JSON file knows no nan
         rows = [{k: None if value != value else value for k, value in row.items()} for row in found.agreement]
-        write_json(walk.path('labels/labels.json'), asdict(found) | {'agreement': rows})
+        write_json(study.path('labels/labels.json'), asdict(found) | {'agreement': rows})
     return found
 
 # %% ../../nbs/07_judging/11_labelling.ipynb #4f8cc086
@@ -369,34 +369,34 @@ def _judge_of(judge: str | Judge) -> Judge:
 
 # %% ../../nbs/07_judging/11_labelling.ipynb #b151fd4f
 def judge_pairs(
-    walk: StudyFolder,
+    study: StudyFolder,
     judges: list,  # models of the registry, `words`, or judges
 ) -> pd.DataFrame:
     "Let judges read the pairs that people graded; `labels/judges.csv` keeps what they say, `judge_table` compares."
-    note_step(walk, 'label')
-    decided, (queries, documents) = decisions(gather_votes(walk)), present_ids(walk)
+    note_step(study, 'label')
+    decided, (queries, documents) = decisions(gather_votes(study)), present_ids(study)
     decided = decided[decided.query_id.isin(queries) & decided.doc_id.isin(documents)]
-    fix = 'medir study label WALK --annotator NAME hands out a sheet'
-    check(len(decided), 'people have graded nothing yet', walk.folder, fix)
-    rows = [row for row in read_queries(walk) if row['_id'] in set(decided.query_id)]
-    task = queries_task(walk, rows, study_corpus(walk))
+    fix = 'medir study label STUDY --annotator NAME hands out a sheet'
+    check(len(decided), 'people have graded nothing yet', study.folder, fix)
+    rows = [row for row in read_queries(study) if row['_id'] in set(decided.query_id)]
+    task = queries_task(study, rows, study_corpus(study))
     said = collect_votes([_judge_of(judge) for judge in judges], task, decided[PAIR])
-    path, columns, names = walk.path('labels/judges.csv'), list(said.columns), set(said.judge)
+    path, columns, names = study.path('labels/judges.csv'), list(said.columns), set(said.judge)
     with lock(path):
         before = [row for row, _ in csv_rows(path)] if path.is_file() else []
         kept = [{name: row.get(name, '') for name in columns} for row in before if row.get('judge') not in names]
         write_csv(path, columns, [*kept, *said.to_dict('records')])
-    return judge_table(walk)
+    return judge_table(study)
 
 # %% ../../nbs/07_judging/11_labelling.ipynb #d0a812db
-def judge_table(walk: StudyFolder) -> pd.DataFrame:
+def judge_table(study: StudyFolder) -> pd.DataFrame:
     """Each judge against people: pairs that both read, share of equal verdicts (relevant or not), κ with its interval.
     `one_grade`: who always said the same, so that there is no κ."""
-    path = walk.folder / 'labels' / 'judges.csv'
+    path = study.folder / 'labels' / 'judges.csv'
     columns = ['judge', 'pairs', 'unread', 'agree', 'kappa', 'low', 'high', 'says relevant', 'people say', 'one_grade']
     if not path.is_file():
         return pd.DataFrame(columns=columns)
-    people = decisions(read_votes(walk)).dropna(subset='grade').set_index(PAIR).grade > 0
+    people = decisions(read_votes(study)).dropna(subset='grade').set_index(PAIR).grade > 0
     said, rows = pd.DataFrame([row for row, _ in csv_rows(path)]), []
     for name, part in said.groupby('judge', sort=False):
         read = part[part.grade != ''].set_index(PAIR).grade

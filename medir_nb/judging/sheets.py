@@ -47,9 +47,9 @@ def labelling_order(
 DEPTH = 1  # documents of each system
 
 
-def _pooled_rows(walk: StudyFolder, rows: list[dict], systems, depth: int) -> list[dict]:
+def _pooled_rows(study: StudyFolder, rows: list[dict], systems, depth: int) -> list[dict]:
     "A row for each pair of the pool, the queries in the order of `rows`; `pair` is its name on a sheet."
-    task = queries_task(walk, rows, study_corpus(walk))
+    task = queries_task(study, rows, study_corpus(study))
     brought = pool_documents(task, list(systems), depth).brought
     by_pair = {pair: dict(zip(part.retriever, part['rank'], strict=True)) for pair, part in brought.groupby(PAIR)}
     place = {row['_id']: i for i, row in enumerate(rows)}
@@ -77,9 +77,9 @@ def informative_first(pooled: list[dict]) -> list[dict]:
 _AWAY = 'or move the folder labels/ away to begin again'
 
 
-def sheet_records(walk: StudyFolder) -> list[dict]:
+def sheet_records(study: StudyFolder) -> list[dict]:
     "The sheets that were handed out: `file, annotator, sitting, pairs`."
-    path, fix = walk.folder / 'labels' / 'sheets.json', f'bring a copy of the file back, {_AWAY}'
+    path, fix = study.folder / 'labels' / 'sheets.json', f'bring a copy of the file back, {_AWAY}'
     if not path.exists():
         return []
     try:
@@ -92,9 +92,9 @@ def sheet_records(walk: StudyFolder) -> list[dict]:
     return records
 
 # %% ../../nbs/07_judging/10_sheets.ipynb #629691c4
-def read_pool(walk: StudyFolder) -> list[dict]:
+def read_pool(study: StudyFolder) -> list[dict]:
     "The pairs of `labels/pool.jsonl`; none where it is not there yet."
-    path, rows = walk.folder / 'labels' / 'pool.jsonl', []
+    path, rows = study.folder / 'labels' / 'pool.jsonl', []
     for row, where in json_lines(path) if path.is_file() else ():
         is_pair = isinstance(row, dict) and {'pair', *PAIR} <= set(row)
         check(is_pair, 'no pair of a pool', where, 'move the folder labels/ away to begin again')
@@ -102,30 +102,30 @@ def read_pool(walk: StudyFolder) -> list[dict]:
     return rows
 
 
-def present_ids(walk: StudyFolder) -> tuple[set[str], set[str]]:
+def present_ids(study: StudyFolder) -> tuple[set[str], set[str]]:
     "Ids of the queries and of the documents that are there now: what was labelled may be gone."
-    return {row['_id'] for row in read_queries(walk)}, set(study_corpus(walk).ids)
+    return {row['_id'] for row in read_queries(study)}, set(study_corpus(study).ids)
 
 
-def _known_settings(walk: StudyFolder) -> dict:
+def _known_settings(study: StudyFolder) -> dict:
     "How the pool was made; {} where there is none."
-    known = json_mapping(walk.folder / 'labels' / 'pool.json', f'bring a copy of the file back, {_AWAY}')
+    known = json_mapping(study.folder / 'labels' / 'pool.json', f'bring a copy of the file back, {_AWAY}')
     return {'passages': 'none', **known} if known else {}
 
 # %% ../../nbs/07_judging/10_sheets.ipynb #c81364c3
 def pool_settings(
-    walk: StudyFolder,
+    study: StudyFolder,
     systems=None,  # expressions; None: those of the pool, else `pool_systems`
     depth: int | None = None,
 ) -> tuple[list, int]:
     "Systems and depth of a pool that was made, where none are given."
-    known = _known_settings(walk)
-    return systems or known.get('systems') or pool_systems(walk), depth or known.get('depth') or DEPTH
+    known = _known_settings(study)
+    return systems or known.get('systems') or pool_systems(study), depth or known.get('depth') or DEPTH
 
 # %% ../../nbs/07_judging/10_sheets.ipynb #15c571da
-def _with_more(walk: StudyFolder, pooled: list[dict], brought: list[dict]) -> list[dict]:
+def _with_more(study: StudyFolder, pooled: list[dict], brought: list[dict]) -> list[dict]:
     "A pool with more pairs; those of a query that is on a sheet say that they joined it."
-    handed_out = {pair for record in sheet_records(walk) for pair in record['pairs']}
+    handed_out = {pair for record in sheet_records(study) for pair in record['pairs']}
     begun = {row['query_id'] for row in pooled if row['pair'] in handed_out}
     grown, turn = {row['pair']: row for row in pooled}, 1 + max((row.get('joined', 0) for row in pooled), default=0)
     for row in brought:
@@ -134,93 +134,91 @@ def _with_more(walk: StudyFolder, pooled: list[dict], brought: list[dict]) -> li
     return list(grown.values())
 
 # %% ../../nbs/07_judging/10_sheets.ipynb #ebe81eeb
-def _grown_pool(walk: StudyFolder, pooled: list[dict], known: dict, asked: dict) -> tuple[list[dict], dict]:
+def _grown_pool(study: StudyFolder, pooled: list[dict], known: dict, asked: dict) -> tuple[list[dict], dict]:
     "A pool that somebody labels, and its settings: with all systems, old and new, at least as deep."
     for name in ('depth', 'seed', 'passages'):
         same = known.get(name) == asked[name] or (name == 'depth' and asked[name] > known.get(name, 0))
         what = f'the pool was made with {name} {known.get(name)}, not {asked[name]}'
         back = f'look again with --passages {known.get(name)}' if name == 'passages' else 'leave the option out'
-        check(same, what, walk.folder / 'labels', f'{back}, {_AWAY}')
+        check(same, what, study.folder / 'labels', f'{back}, {_AWAY}')
     settings = asked | {'systems': list(dict.fromkeys([*known['systems'], *asked['systems']]))}
     if settings == known:
         return pooled, known
     is_deeper = settings['depth'] > known['depth']
     joining = [system for system in settings['systems'] if is_deeper or system not in known['systems']]
-    text_of = {row['_id']: row for row in read_queries(walk)}
+    text_of = {row['_id']: row for row in read_queries(study)}
     queries = dict.fromkeys(row['query_id'] for row in pooled)
     rows = [text_of[query_id] for query_id in queries if query_id in text_of]
     note(f'{counted(len(rows), "query", "queries")} of the pool: {", ".join(joining)}, depth {settings["depth"]}')
-    grown = _with_more(walk, pooled, _pooled_rows(walk, rows, joining, settings['depth']) if rows else [])
+    grown = _with_more(study, pooled, _pooled_rows(study, rows, joining, settings['depth']) if rows else [])
     note(f'{counted(len(grown) - len(pooled), "pair")} joined the pool, and what was labelled stays')
     return grown, settings
 
-# %% ../../nbs/07_judging/10_sheets.ipynb #c5b70d9a
-_MOST_PAIRS = 80  # a sitting: about an hour
-
 # %% ../../nbs/07_judging/10_sheets.ipynb #5920517a
+_MOST_PAIRS = 80  # a sitting: about an hour
 _MOST_QUERIES = 500  # that are pooled at most: some ten sittings
 
 
 def make_pool(
-    walk: StudyFolder,
+    study: StudyFolder,
     systems=(),  # expressions; none: `pool_systems`
     depth: int = DEPTH,  # documents of each
-    seed: int | None = None,  # of the order of queries; None: the walk's
+    seed: int | None = None,  # of the order of queries; None: the study's
 ) -> list[dict]:
     "The pairs that may be labelled, `pair, query_id, doc_id, brought`; made where they are missing, and grown."
-    note_step(walk, 'label')
-    rows, systems = read_queries(walk), list(systems) or pool_systems(walk)
-    check(rows, 'there are no queries yet', walk.folder, 'medir study queries makes them')
-    seed = walk.settings.seed if seed is None else seed
+    note_step(study, 'label')
+    rows, systems = read_queries(study), list(systems) or pool_systems(study)
+    check(rows, 'there are no queries yet', study.folder, 'medir study queries makes them')
+    seed = study.settings.seed if seed is None else seed
     settings = {'systems': [str(parse(system)) for system in systems], 'depth': depth, 'seed': seed}
-    settings['passages'] = str(parse_windows(walk.settings.passages) or 'none')
-    with lock(walk.path('labels/pool.jsonl')):
-        known = _known_settings(walk)
-        is_labelled = bool(known) and (walk.folder / 'labels' / 'sheets.json').exists()
-        pooled = read_pool(walk) if is_labelled or known == settings else []
+    settings['passages'] = str(parse_windows(study.settings.passages) or 'none')
+    with lock(study.path('labels/pool.jsonl')):
+        known = _known_settings(study)
+        is_labelled = bool(known) and (study.folder / 'labels' / 'sheets.json').exists()
+        pooled = read_pool(study) if is_labelled or known == settings else []
         if is_labelled:
-            pooled, settings = _grown_pool(walk, pooled, known, settings)
+            pooled, settings = _grown_pool(study, pooled, known, settings)
         done = {row['query_id'] for row in pooled}
         lacking = [row for row in labelling_order(rows, seed)[:_MOST_QUERIES] if row['_id'] not in done]
         if lacking:
             what = 'query is' if len(lacking) == 1 else 'queries are'
             note(f'{len(lacking):,} {what} pooled by {", ".join(settings["systems"])}')
-            pooled = pooled + _pooled_rows(walk, lacking, settings['systems'], depth)
+            pooled = pooled + _pooled_rows(study, lacking, settings['systems'], depth)
         if lacking or settings != known:
             pooled = informative_first(pooled)
             # the settings last: a call that is stopped before them pools again
-            write_lines(walk.path('labels/pool.jsonl'), pooled)
-            write_json(walk.path('labels/pool.json'), settings)
+            write_lines(study.path('labels/pool.jsonl'), pooled)
+            write_json(study.path('labels/pool.json'), settings)
     return pooled
 
 # %% ../../nbs/07_judging/10_sheets.ipynb #9420c97c
 def deepen_pool(
-    walk: StudyFolder,
+    study: StudyFolder,
     query_ids,  # of the pool
     depth: int,  # documents of each of its systems
     most: int = _MOST_PAIRS,  # pairs of a sitting
 ):
     "Bring to some queries of the pool what its systems find down to a depth, first on the next sheets."
-    known, wanted = _known_settings(walk), set(query_ids)
-    where, fix = walk.folder / 'labels', 'raise the pairs of a sitting, or lower the depth'
+    known, wanted = _known_settings(study), set(query_ids)
+    where, fix = study.folder / 'labels', 'raise the pairs of a sitting, or lower the depth'
     check(wanted, 'no question was judged to its end and found unanswered', where, 'fill in the sheets and read them')
     check(most >= depth * len(known['systems']), f'{most} pairs have no room for one whole query', where, fix)
-    with lock(walk.path('labels/pool.jsonl')):
-        pooled = read_pool(walk)
-        rows = [row for row in read_queries(walk) if row['_id'] in wanted]
-        grown = _with_more(walk, pooled, _pooled_rows(walk, rows, known['systems'], depth))
+    with lock(study.path('labels/pool.jsonl')):
+        pooled = read_pool(study)
+        rows = [row for row in read_queries(study) if row['_id'] in wanted]
+        grown = _with_more(study, pooled, _pooled_rows(study, rows, known['systems'], depth))
         what = f'the first {depth} documents of each system are judged, or are all that it finds'
         check(len(grown) > len(pooled), what, where, f'look further: --deeper {2 * depth}')
         deep = [row | ({'depth': depth} if row['query_id'] in wanted else {}) for row in grown]
-        write_lines(walk.path('labels/pool.jsonl'), sorted(deep, key=lambda row: row['query_id'] not in wanted))
+        write_lines(study.path('labels/pool.jsonl'), sorted(deep, key=lambda row: row['query_id'] not in wanted))
     more, systems = counted(len(grown) - len(pooled), 'pair'), ', '.join(known['systems'])
     note(f'{counted(len(rows), "unanswered question")}: {more} more, down to document {depth} of {systems}')
 
 # %% ../../nbs/07_judging/10_sheets.ipynb #586fb20d
-def judged_depths(walk: StudyFolder, query_ids) -> dict[str, int]:
+def judged_depths(study: StudyFolder, query_ids) -> dict[str, int]:
     "Query → how many documents of each system were judged, for some queries of the pool."
-    pooled, depths = _known_settings(walk).get('depth', DEPTH), dict.fromkeys(sorted(query_ids), 0)
-    for row in read_pool(walk):
+    pooled, depths = _known_settings(study).get('depth', DEPTH), dict.fromkeys(sorted(query_ids), 0)
+    for row in read_pool(study):
         if row['query_id'] in depths:
             depths[row['query_id']] = max(depths[row['query_id']], row.get('depth', 0), pooled)
     return depths
@@ -260,9 +258,9 @@ GRADES = ('0', '1', '2')
 _GUIDELINES = ('de', 'es', 'fr', 'it', 'nl', 'pt')  # beside English
 
 
-def _write_guideline(walk: StudyFolder) -> Path:
+def _write_guideline(study: StudyFolder) -> Path:
     "What the grades mean, for people to read; one that is there is left alone."
-    path, language = walk.path('labels/guideline.md'), walk.settings.language or 'en'
+    path, language = study.path('labels/guideline.md'), study.settings.language or 'en'
     page = f'guideline.{language}.md' if language in _GUIDELINES else 'guideline.md'
     if not path.exists():
         if language not in ('en', *_GUIDELINES):
@@ -320,7 +318,7 @@ def read_sheet(
 ) -> pd.DataFrame:
     "`pair, grade, comment` of the lines of a sheet that have one of the two."
     path, seen, found, known = Path(path), {}, [], set(pairs)
-    check(path.is_file(), 'no such sheet', path, 'medir study label WALK --annotator NAME writes it again')
+    check(path.is_file(), 'no such sheet', path, 'medir study label STUDY --annotator NAME writes it again')
     rows = csv_rows(path)
     fix = 'save it again from the spreadsheet; grades are taken back by emptying their cells'
     check(rows, 'the sheet is empty, as a save that failed leaves it', path, fix)
@@ -343,11 +341,11 @@ def read_sheet(
     return pd.DataFrame(found, columns=['pair', 'grade', 'comment'])
 
 # %% ../../nbs/07_judging/10_sheets.ipynb #1d3371d0
-def _sheet_rows(walk: StudyFolder, pairs: list[dict], annotator: str, seed: int) -> list[dict]:
+def _sheet_rows(study: StudyFolder, pairs: list[dict], annotator: str, seed: int) -> list[dict]:
     "The lines of a sheet: queries in a drawn order, the documents of each in another."
     draw = random.Random(fingerprint('sheet', seed, annotator, [row['pair'] for row in pairs]))
-    text_of = {row['_id']: row['text'] for row in read_queries(walk)}
-    corpus, lines = study_corpus(walk), []
+    text_of = {row['_id']: row['text'] for row in read_queries(study)}
+    corpus, lines = study_corpus(study), []
     query_ids = list(dict.fromkeys(row['query_id'] for row in pairs))
     draw.shuffle(query_ids)
     for query_id in query_ids:
@@ -360,9 +358,9 @@ def _sheet_rows(walk: StudyFolder, pairs: list[dict], annotator: str, seed: int)
     return lines
 
 # %% ../../nbs/07_judging/10_sheets.ipynb #556fd11b
-def _with_grades(walk: StudyFolder, annotator: str, lines: list[dict], by_pair: dict) -> list[dict]:
+def _with_grades(study: StudyFolder, annotator: str, lines: list[dict], by_pair: dict) -> list[dict]:
     "The lines of a sheet that is gone, with the grades of its person that were read of it before."
-    path = walk.folder / 'labels' / 'votes.csv'
+    path = study.folder / 'labels' / 'votes.csv'
     own = [row for row, _ in csv_rows(path) if row.get('annotator') == annotator] if path.is_file() else []
     said = {(row.get('query_id'), row.get('doc_id')): row.get('grade', '') for row in own}
     pairs = [by_pair[line['pair']] for line in lines]
@@ -370,15 +368,15 @@ def _with_grades(walk: StudyFolder, annotator: str, lines: list[dict], by_pair: 
     return [{**line, 'grade': grade} for line, grade in zip(lines, grades, strict=True)]
 
 # %% ../../nbs/07_judging/10_sheets.ipynb #53020558
-def _open_sheet(walk: StudyFolder, records: list[dict], by_pair: dict, lines_of) -> Path | None:
+def _open_sheet(study: StudyFolder, records: list[dict], by_pair: dict, lines_of) -> Path | None:
     "The sheet of a person that is not finished yet; all are looked at for faults first."
     for record in records:
-        path = walk.path(f'labels/{record["file"]}')
+        path = study.path(f'labels/{record["file"]}')
         if not path.exists():
             left = [by_pair[pair] for pair in record['pairs'] if pair in by_pair]
             if not left:
                 continue  # all of its documents are gone
-            write_csv(path, COLUMNS, _with_grades(walk, record['annotator'], lines_of(left), by_pair))
+            write_csv(path, COLUMNS, _with_grades(study, record['annotator'], lines_of(left), by_pair))
         read_sheet(path, record['pairs'])  # a fault is said before more is handed out
         if lacking := ungraded_lines(path):
             note(f'{path.name} has {counted(lacking, "pair")} without a grade; the next sheet comes after it')
@@ -388,44 +386,44 @@ def _open_sheet(walk: StudyFolder, records: list[dict], by_pair: dict, lines_of)
 # %% ../../nbs/07_judging/10_sheets.ipynb #b4499d72
 @follows_home
 def write_sheet(
-    walk: StudyFolder,
+    study: StudyFolder,
     annotator: str,
     systems=(),  # that make the pool; none: those that a verdict compares here
     depth: int = DEPTH,  # documents of each
     most: int = _MOST_PAIRS,  # pairs of a sitting
     overlap: float = 1.0,  # share of queries that several people grade
-    seed: int | None = None,  # None: the walk's
+    seed: int | None = None,  # None: the study's
     home_folder=None,
 ) -> Path:
     "The next sheet of a person, or the one that is not finished yet."
     _check_annotator(annotator)
     check(0 <= overlap <= 1, f'the overlap is {overlap}', 'label', 'write a share from 0 to 1')
-    systems = list(systems) or pool_systems(walk)
+    systems = list(systems) or pool_systems(study)
     fix = 'raise the pairs of a sitting, or lower the depth'
     check(most >= depth * len(systems), f'{most} pairs have no room for one whole query', 'label', fix)
-    seed = walk.settings.seed if seed is None else seed
-    pooled = make_pool(walk, systems, depth, seed=seed)
-    _write_guideline(walk)
-    queries, documents = present_ids(walk)
+    seed = study.settings.seed if seed is None else seed
+    pooled = make_pool(study, systems, depth, seed=seed)
+    _write_guideline(study)
+    queries, documents = present_ids(study)
     pooled = [row for row in pooled if row['query_id'] in queries and row['doc_id'] in documents]
 
     def lines_of(pairs: list[dict]) -> list[dict]:
-        return _sheet_rows(walk, pairs, annotator, seed)
+        return _sheet_rows(study, pairs, annotator, seed)
 
-    with lock(walk.path('labels/sheets.json')):
-        records = sheet_records(walk)
+    with lock(study.path('labels/sheets.json')):
+        records = sheet_records(study)
         own = [record for record in records if record['annotator'] == annotator]
-        if still_open := _open_sheet(walk, own, {row['pair']: row for row in pooled}, lines_of):
+        if still_open := _open_sheet(study, own, {row['pair']: row for row in pooled}, lines_of):
             return still_open
         pairs = next_queries(pooled, records, annotator, most, overlap, seed)
         fix = 'medir study queries makes more queries, and --depth N or another --system brings more documents'
-        check(pairs, f'nothing is left to label for {annotator}', walk.folder, fix)
-        path = walk.path(f'labels/{1 + len(own):02d}-{annotator}.csv')
+        check(pairs, f'nothing is left to label for {annotator}', study.folder, fix)
+        path = study.path(f'labels/{1 + len(own):02d}-{annotator}.csv')
         is_filled = path.is_file() and ungraded_lines(path) < len(csv_rows(path))
         fix = 'move it away, or read it with --read first'
         check(not is_filled, 'somebody has filled in this sheet', path, fix)
         record = {'file': path.name, 'annotator': annotator, 'sitting': 1 + len(own)}
-        write_json(walk.path('labels/sheets.json'), [*records, record | {'pairs': [row['pair'] for row in pairs]}])
+        write_json(study.path('labels/sheets.json'), [*records, record | {'pairs': [row['pair'] for row in pairs]}])
         write_csv(path, COLUMNS, lines_of(pairs))
     return path
 
@@ -440,9 +438,9 @@ class AnnotationSession:
         self.at = self._next_open(0)
 
     @classmethod
-    def open(cls, walk: StudyFolder, annotator: str, **how):
+    def open(cls, study: StudyFolder, annotator: str, **how):
         "The open sheet of a person, or the next one; `how` of `write_sheet`."
-        return cls(write_sheet(walk, annotator, **how))
+        return cls(write_sheet(study, annotator, **how))
 
     def _is_done(self, i: int) -> bool:
         return bool((self.rows[i]['grade'] + self.rows[i]['comment']).strip())
@@ -526,7 +524,7 @@ _BUTTONS = {'0 does not help': '0', '1 helps': '1', '2 answers': '2', 'no grade'
 
 # %% ../../nbs/07_judging/10_sheets.ipynb #ccd2b254
 def label_widget(
-    walk: StudyFolder,
+    study: StudyFolder,
     annotator: str,
     **how,  # of `write_sheet`
 ):
@@ -534,9 +532,9 @@ def label_widget(
     try:
         import ipywidgets
     except ImportError:
-        fix = 'pip install "medir_nb[label]", or call grade_by_keyboard(Sitting.open(walk, NAME)), or fill in the CSV'
+        fix = 'pip install "medir_nb[label]", or medir study label STUDY --annotator NAME --ask, or fill in the CSV'
         raise MedirError('ipywidgets is not installed', 'label_widget', fix) from None
-    sitting = AnnotationSession.open(walk, annotator, **how)
+    sitting = AnnotationSession.open(study, annotator, **how)
     shown, comment = ipywidgets.HTML(), ipywidgets.Text(placeholder='comment, or why there is no grade')
 
     def refresh(hint: str = ''):

@@ -7,7 +7,6 @@ __all__ = ['StudySettings', 'StudyFolder', 'read_queries', 'study_corpus', 'quer
 
 # %% ../../nbs/07_judging/08_study_folder.ipynb #6c461ed7
 import errno
-import functools
 import json
 import time
 from dataclasses import dataclass
@@ -24,11 +23,12 @@ from ..data import Corpus, load_task, parse_windows, Task
 from ..data.corpus import Queries, write_table
 from ..data.readers import cached_table, json_lines, plain_id, plain_text, read_judgements
 from ..data.task import build_task
+from ..data.task_folders import study_file, tell_once
 from .label_tables import QRELS_HEADER, write_tsv
 
 # %% ../../nbs/07_judging/08_study_folder.ipynb #d549ac0c
 class StudySettings(pydantic.BaseModel):
-    "What all steps of a walk share."
+    "What all steps of a study share."
 
     model_config = pydantic.ConfigDict(extra='forbid', strict=True, frozen=True, allow_inf_nan=False)
     name: str  # of the collection, in tables
@@ -72,22 +72,18 @@ class NothingRelevant(MedirError):
     "People judged, and found nothing."
 
 
-_tell_once = functools.cache(note)  # a process says it once
-
-
-def _check_relevant(judged: pd.DataFrame, path: Path, walk_folder: Path):
+def _check_relevant(judged: pd.DataFrame, path: Path, folder: Path):
     "Refuse judgements by which nothing is relevant."
     if (judged.relevance > 0).any():
         return
-    fix = f'medir study queries {typed(walk_folder)} makes new ones'
+    fix = f'medir study queries {typed(folder)} makes new ones'
     if path.stem == 'test':
-        fix = f'label more queries, or pool deeper (medir study label {typed(walk_folder)} --annotator NAME --depth N)'
+        fix = f'label more queries, or pool deeper (medir study label {typed(folder)} --annotator NAME --depth N)'
     raise NothingRelevant(f'nothing relevant among {counted(len(judged), "judged pair")}', path, fix)
 
 # %% ../../nbs/07_judging/08_study_folder.ipynb #7092a4b7
-_FILE = 'walk.yaml'
 _MADE_BY = {
-    'walk.yaml': 'medir study look FOLDER',
+    'study.yaml': 'medir study look FOLDER',
     'corpus.jsonl': 'medir study look FOLDER',
     'queries.jsonl': 'medir study queries',
     'qrels/synthetic.tsv': 'medir study queries',
@@ -100,29 +96,30 @@ _MADE_BY = {
 # %% ../../nbs/07_judging/08_study_folder.ipynb #11095b0e
 @dataclass(frozen=True)
 class StudyFolder:
-    "The folder of a walk, with the settings of its `walk.yaml`."
+    "The folder of a study, with the settings of its `study.yaml`."
 
     folder: Path
     settings: StudySettings
 
     @classmethod
     def begin(cls, folder: str | Path, **settings):
-        "Write `walk.yaml` into a new or known folder; the settings of `StudySettings`."
-        walk = cls(Path(folder), _checked_settings(settings, 'a walk'))
-        with atomic_path(walk.path(_FILE)) as part:
-            part.write_text(yaml.safe_dump(walk.settings.model_dump(), sort_keys=False, allow_unicode=True))
-        return walk
+        "Write `study.yaml` into a new or known folder; the settings of `StudySettings`."
+        study = cls(Path(folder), _checked_settings(settings, 'a study'))
+        with atomic_path(study.path('study.yaml')) as part:
+            part.write_text(yaml.safe_dump(study.settings.model_dump(), sort_keys=False, allow_unicode=True))
+        (study.folder / 'walk.yaml').unlink(missing_ok=True)  # the settings of before, under their old name
+        return study
 
     @classmethod
     def open(cls, folder: str | Path):
-        "A walk that was begun; anything else is an error that says how to begin one."
-        folder = Path(folder)
-        fix = f'begin with {_MADE_BY[_FILE]} --to {typed(folder)}'
-        check((folder / _FILE).is_file(), 'this folder holds no walk', folder, fix)
-        return cls(folder, _checked_settings(read_yaml(folder / _FILE), folder / _FILE))
+        "A study that was begun; anything else is an error that says how to begin one."
+        folder, file = Path(folder), study_file(Path(folder))
+        fix = f'begin with medir study look FOLDER --to {typed(folder)}'
+        check(file, 'this folder holds no study', folder, fix)
+        return cls(folder, _checked_settings(read_yaml(file), file))
 
     def path(self, name: str) -> Path:
-        "Where a file of the walk lies; its folder is made."
+        "Where a file of the study lies; its folder is made."
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
@@ -139,7 +136,7 @@ class StudyFolder:
         labels: str = 'test',  # `test`: of people; `synthetic`: the document that a query was written from
         **fields,  # of `load_task`
     ) -> Task:
-        "The walk as a task under one of its two sets of judgements; those of what is gone are left out."
+        "The study as a task under one of its two sets of judgements; those of what is gone are left out."
         for name in ('corpus.jsonl', 'queries.jsonl', f'qrels/{labels}.tsv'):
             self.need(name)
         path, judged = self.path(f'qrels/{labels}.tsv'), read_judgements(self.path(f'qrels/{labels}.tsv'))
@@ -147,7 +144,7 @@ class StudyFolder:
         for column, (name, kind) in tables.items():
             known = cached_table(self.path(name), kind).ids
             if lost := lost_judgements_line(judged, known, column):
-                _tell_once(f'{path}: {lost}')
+                tell_once(f'{path}: {lost}')
             judged = judged[judged[column].isin(known)]
         _check_relevant(judged, path, self.folder)
         fields = {'lang': self.settings.language or None, 'allow_unknown_qrels': True} | fields
@@ -157,9 +154,9 @@ class StudyFolder:
 _ORIGINS = ('synthetic', 'log')
 
 
-def read_queries(walk: StudyFolder) -> list[dict]:
+def read_queries(study: StudyFolder) -> list[dict]:
     "The rows of `queries.jsonl`; none where it is not there yet."
-    path, rows = walk.folder / 'queries.jsonl', {}
+    path, rows = study.folder / 'queries.jsonl', {}
     for row, where in json_lines(path) if path.is_file() else ():
         is_query = isinstance(row, dict) and '_id' in row and 'text' in row
         check(is_query, 'a query needs _id and text', where, 'mend the line')
@@ -170,25 +167,25 @@ def read_queries(walk: StudyFolder) -> list[dict]:
     return list(rows.values())
 
 # %% ../../nbs/07_judging/08_study_folder.ipynb #66096435
-def study_corpus(walk: StudyFolder) -> Corpus:
-    "The documents of a walk."
-    corpus = cached_table(walk.need('corpus.jsonl'), Corpus)
-    check(len(corpus), 'the corpus is empty', walk.folder / 'corpus.jsonl', 'look at a folder that has documents')
+def study_corpus(study: StudyFolder) -> Corpus:
+    "The documents of a study."
+    corpus = cached_table(study.need('corpus.jsonl'), Corpus)
+    check(len(corpus), 'the corpus is empty', study.folder / 'corpus.jsonl', 'look at a folder that has documents')
     return corpus
 
 
 def queries_task(
-    walk: StudyFolder,
+    study: StudyFolder,
     rows: list[dict],  # of `queries.jsonl`
     corpus: Corpus,
     qrels: pd.DataFrame | None = None,  # None: nothing is judged, and nothing may be scored
 ) -> Task:
-    "Some queries of a walk as a task, whose documents are cut as those of the verdict are."
+    "Some queries of a study as a task, whose documents are cut as those of the verdict are."
     records = ((row['_id'], '', row['text'], f'query {row["_id"]}') for row in rows)
     if qrels is None:
         qrels = pd.DataFrame({'query_id': [row['_id'] for row in rows], 'doc_id': corpus.ids[0], 'relevance': 1})
-    how = {'language': walk.settings.language or None, 'passages': parse_windows(walk.settings.passages)}
-    return build_task(walk.settings.name, write_table(records, None, Queries), corpus, qrels, **how)
+    how = {'language': study.settings.language or None, 'passages': parse_windows(study.settings.passages)}
+    return build_task(study.settings.name, write_table(records, None, Queries), corpus, qrels, **how)
 
 # %% ../../nbs/07_judging/08_study_folder.ipynb #c0685225
 def source_qrels(rows: list[dict]) -> pd.DataFrame:
@@ -202,21 +199,21 @@ def write_judgements(path: Path, judgements):
     write_tsv(path, judgements, QRELS_HEADER)
 
 # %% ../../nbs/07_judging/08_study_folder.ipynb #fe146084
-def note_step(walk: StudyFolder, step: str):
-    "Write down that a step begins, and under which record of `--private`; a walk that is read-only is not touched."
+def note_step(study: StudyFolder, step: str):
+    "Write down that a step begins, and under which record of `--private`; a study that is read-only is not touched."
     line = {'step': step, 'began': time.strftime('%Y-%m-%dT%H:%M:%S'), 'record': record_name()}
     try:
-        with open(walk.path('steps.jsonl'), 'a', encoding='utf-8') as file:
+        with open(study.path('steps.jsonl'), 'a', encoding='utf-8') as file:
             file.write(json.dumps(line) + '\n')
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EROFS):
             raise
-        note(f'{walk.folder}: it may only be read, so its steps.jsonl does not know of this {step}')
+        note(f'{study.folder}: it may only be read, so its steps.jsonl does not know of this {step}')
 
 
-def study_steps(walk: StudyFolder) -> list[dict]:
+def study_steps(study: StudyFolder) -> list[dict]:
     "The lines of `steps.jsonl`; none where it is not there."
-    path = walk.folder / 'steps.jsonl'
+    path = study.folder / 'steps.jsonl'
     return [row for row, _ in json_lines(path)] if path.is_file() else []
 
 # %% ../../nbs/07_judging/08_study_folder.ipynb #b4c95f6e
@@ -228,7 +225,7 @@ def write_toy_documents(file: Path) -> Path:
 
 # %% ../../nbs/07_judging/08_study_folder.ipynb #7cd9e7f6
 def write_toy_questions(
-    walk: StudyFolder,
+    study: StudyFolder,
     labelled: int = 36,  # questions that people judged; 0: none
     synthetic: bool = True,  # questions that repeat the words of their text
 ):
@@ -242,18 +239,18 @@ def write_toy_questions(
         {'_id': query_id, 'text': text, 'origin': origin, 'document': name}
         for query_id, (name, origin, text) in (written | asked).items()
     ]
-    write_lines(walk.path('queries.jsonl'), queries)
+    write_lines(study.path('queries.jsonl'), queries)
     if written:
         own = [(query_id, name, 1) for query_id, (name, *_) in written.items()]
-        write_judgements(walk.path('qrels/synthetic.tsv'), own)
+        write_judgements(study.path('qrels/synthetic.tsv'), own)
     judged = [(q, doc, grade) for q, (name, *_) in asked.items() for doc, grade in ((name, 1), (others[name], 0))]
     if judged:
-        write_judgements(walk.path('qrels/test.tsv'), judged)
+        write_judgements(study.path('qrels/test.tsv'), judged)
 
 # %% ../../nbs/07_judging/08_study_folder.ipynb #3ed200dd
-def write_toy_walk(folder: str | Path, labelled: int = 36, synthetic: bool = True) -> StudyFolder:
-    "A walk through 36 short texts, as its first three steps leave one."
-    walk = StudyFolder.begin(folder, name='conditions', documents='registry/conditions.yaml', language='en')
-    write_toy_documents(walk.path('corpus.jsonl'))
-    write_toy_questions(walk, labelled, synthetic)
-    return walk
+def write_toy_study(folder: str | Path, labelled: int = 36, synthetic: bool = True) -> StudyFolder:
+    "A study of 36 short texts, as its first three steps leave one."
+    study = StudyFolder.begin(folder, name='conditions', documents='registry/conditions.yaml', language='en')
+    write_toy_documents(study.path('corpus.jsonl'))
+    write_toy_questions(study, labelled, synthetic)
+    return study

@@ -22,6 +22,7 @@ from ..data.corpora import asked
 from ..data.corpus import Corpus, metadata_of, open_table, write_table
 from ..data.documents import fields_of, place_of
 from ..data.task import Task
+from ..data.task_folders import study_file
 from ..data.passage_splitter import CJK, headings_in, Passages, PassageSplitter, passage_records, pieces_of
 from .analyzers import stop_words
 from .stages import aggregate_passages, found_passages, Job, Stage
@@ -48,7 +49,7 @@ def read_manifest(folder: str | Path) -> dict:
     path, fix = folder / 'manifest.json', f'build one: medir index SOURCE --system EXPR --to {typed(folder)}'
     if is_index(folder / 'index'):
         fix = f'it is in {folder / "index"}'
-    elif (folder / 'walk.yaml').is_file():
+    elif study_file(folder):
         fix = f'medir index {typed(folder)} builds one in {folder / "index"}'
     check(path.is_file(), 'this folder holds no index', folder, fix)
     manifest = read_json(path, {})

@@ -23,6 +23,7 @@ from ..core.console import counted
 from ..data import load_task, part_of_task, Task
 from ..encoder.availability import encoder_availability
 from ..evaluator import compare, evaluate, holm, over_seeds, p_text, Scores, seed_spread
+from ..evaluator.speed import seconds_of
 from ..judging import note_step, StudyFolder
 from ..judging.available_systems import adaptations, shown_time
 from ..retrieval import encoder_of, parse
@@ -94,35 +95,35 @@ class Examples:
     counts: dict = field(default_factory=dict)
 
 # %% ../../nbs/09_study/06_adapting.ipynb #89e2f908
-def query_examples(walk: StudyFolder) -> Examples:
+def query_examples(study: StudyFolder) -> Examples:
     "Synthetic queries to train on; held out are people's labels, or a fifth of the synthetic queries."
-    tasks = study_tasks(walk)
-    check('synthetic' in tasks, 'there are no synthetic queries', walk.folder, 'medir study queries makes them')
+    tasks = study_tasks(study)
+    check('synthetic' in tasks, 'there are no synthetic queries', study.folder, 'medir study queries makes them')
     synthetic, kind = tasks['synthetic'], 'people' if 'people' in tasks else 'synthetic'
-    train, held = split_queries(synthetic, 0.2, walk.settings.seed)
+    train, held = split_queries(synthetic, 0.2, study.settings.seed)
     texts, queries = synthetic.corpus, synthetic.queries
     held_out = tasks.get('people') or part_of_task(synthetic, synthetic.name, held, texts.ids)
     source = dict(zip(synthetic.qrels.query_id, synthetic.qrels.doc_id, strict=True))
     train = [q for q in train if q not in held_out.queries]
     what = f'people judged all {len(queries):,} synthetic queries, and a judged one is not trained on'
-    check(train, what, walk.folder, 'write more: medir study queries with a larger --sample or more --minutes')
+    check(train, what, study.folder, 'write more: medir study queries with a larger --sample or more --minutes')
     rows = [{'id': q, 'text': queries.text(q), 'doc': texts.text(source[q]), 'document': source[q]} for q in train]
-    rows, stayed = without_answers(rows, answers_of(held_out, held_out.queries.ids), walk.settings.name)
+    rows, stayed = without_answers(rows, answers_of(held_out, held_out.queries.ids), study.settings.name)
     counts = {'queries': len(rows), 'held out': len(held_out.queries), 'shared documents': stayed}
     return Examples(rows, None, held_out, kind, [row['id'] for row in rows], counts)
 
 # %% ../../nbs/09_study/06_adapting.ipynb #8fb9de85
-def label_examples(walk: StudyFolder) -> Examples:
+def label_examples(study: StudyFolder) -> Examples:
     "People's labels, split by query: one half to train on, one held out."
-    tasks = study_tasks(walk)
-    check('people' in tasks, 'nobody has labelled anything', walk.folder, 'medir study label asks people')
+    tasks = study_tasks(study)
+    check('people' in tasks, 'nobody has labelled anything', study.folder, 'medir study label asks people')
     task = tasks['people']
-    train, held = split_queries(task, 0.5, walk.settings.seed)
+    train, held = split_queries(task, 0.5, study.settings.seed)
     held_out = part_of_task(task, task.name, held, task.corpus.ids)
     pairs = [{'id': q, 'document': doc} for q in train for doc in answers_of(task, [q])]
-    kept, stayed = without_answers(pairs, answers_of(held_out, held), walk.settings.name)
+    kept, stayed = without_answers(pairs, answers_of(held_out, held), study.settings.name)
     left = {row['id'] for row in kept}
-    check(left, 'no labelled query with a relevant document is left to train on', walk.folder, _MORE_QUERIES)
+    check(left, 'no labelled query with a relevant document is left to train on', study.folder, _MORE_QUERIES)
     part = part_of_task(task, task.name, left, task.corpus.ids)
     counts = {'queries': len(left), 'held out': len(held), 'shared documents': stayed}
     return Examples([], part, held_out, 'people', sorted(left), counts)
@@ -145,16 +146,14 @@ def measure_pace(
     steps: int = _TIMED,
 ) -> Pace:
     "The pace of a training, by a few steps of it that are thrown away."
-    folder = Path(tempfile.mkdtemp(prefix='medir-pace-'))
-    start = time.perf_counter()
+    folder, logged = Path(tempfile.mkdtemp(prefix='medir-pace-')), []  # seconds at each step
     try:
-        trained: Trained = train(output=str(folder / 'timing'), max_steps=steps)
-        seconds = trained.history.seconds.to_numpy()
+        timed = lambda: logged.extend(train(output=str(folder / 'timing'), max_steps=steps).history.seconds)  # noqa: E731
+        whole = seconds_of([timed]).item()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    each = float(np.median(np.diff(seconds))) if len(seconds) > 1 else float(seconds[-1])
-    whole = time.perf_counter() - start
-    return Pace(each, max(0.0, whole - each * len(seconds)), len(seconds))
+    each = float(np.median(np.diff(logged))) if len(logged) > 1 else float(logged[-1])
+    return Pace(each, max(0.0, whole - each * len(logged)), len(logged))
 
 # %% ../../nbs/09_study/06_adapting.ipynb #3943641d
 _SEEDS = (42, 43, 44)
@@ -234,9 +233,9 @@ def _window(documents: int) -> tuple[int, int]:
     return min(5, documents // 10), max(min(100, documents // 2), 2)
 
 # %% ../../nbs/09_study/06_adapting.ipynb #9b21bc1e
-def prepare_queries(walk: StudyFolder, model: str, limits: dict, **_) -> _Prepared:
+def prepare_queries(study: StudyFolder, model: str, limits: dict, **_) -> _Prepared:
     "Synthetic queries that find their own text, with hard negatives (BMRetriever's stage II)."
-    examples, where, language = query_examples(walk), walk.path('queries.jsonl'), walk.settings.language
+    examples, where, language = query_examples(study), study.path('queries.jsonl'), study.settings.language
     repeats = check_repeats(examples.rows, limits['most_repeats'], where)
     found, share = check_round_trip(examples.rows, model, limits['least_round_trip'], where, language)
     window = _window(len(examples.held_out.corpus))
@@ -244,9 +243,9 @@ def prepare_queries(walk: StudyFolder, model: str, limits: dict, **_) -> _Prepar
     return _Prepared(pairs, examples, {'repeated queries': repeats, 'round trip': share})
 
 
-def prepare_labels(walk: StudyFolder, model: str, limits: dict, **_) -> _Prepared:
+def prepare_labels(study: StudyFolder, model: str, limits: dict, **_) -> _Prepared:
     "People's labels of one part of the queries, with hard negatives."
-    examples = label_examples(walk)
+    examples = label_examples(study)
     window = _window(len(examples.held_out.corpus))
     return _Prepared(labelled_pairs(examples.task, model, n=_NEGATIVES, window=window), examples, {})
 
@@ -257,34 +256,32 @@ _SAMPLING = {'max_tokens': 64}
 
 def _rows_in_time(rows: list[dict], llm: str, minutes: float, language: str) -> list[dict]:
     "As many rows as the language model writes for in its share of the budget: twice before and once after its tuning."
-    start = time.perf_counter()
     some = rows[:_TIMED_ROWS]
-    candidates(some, llm, 2, language, sampling=_SAMPLING)
-    each = (time.perf_counter() - start) / len(some)
+    each = seconds_of([partial(candidates, some, llm, 2, language, sampling=_SAMPLING)]).item() / len(some)
     many = int(minutes * 60 * _WRITING / max(1.5 * each, 1e-3))
     of_all = f'{min(many, len(rows)):,} of {counted(len(rows), "query", "queries")}'
     note(f'{llm} writes for {of_all} ({each:.1f} s each)')
     return rows[: max(many, 2 * _TIMED_ROWS)]
 
 # %% ../../nbs/09_study/06_adapting.ipynb #2317303b
-def _tuned_writer(walk: StudyFolder, chosen: Mined, llm: str, minutes: float) -> str:
+def _tuned_writer(study: StudyFolder, chosen: Mined, llm: str, minutes: float) -> str:
     "The generator after its steps."
-    settings = {'data': str(chosen.write(walk.path('adapt/generator.jsonl'))), 'model': llm, 'max_tokens': 512}
+    settings = {'data': str(chosen.write(study.path('adapt/generator.jsonl'))), 'model': llm, 'max_tokens': 512}
     settings |= {'batch_size': 1, 'warmup_steps': 0, 'learning_rate': 1e-4, 'save_steps': 20}
-    train = partial(train_generator, **settings, language=walk.settings.language, overwrite=True)
+    train = partial(train_generator, **settings, language=study.settings.language, overwrite=True)
     pace = measure_pace(train, 2)
     steps = max(1, min(len(chosen), int((minutes * 60 * _TUNING - 2 * pace.overhead) / pace.seconds_a_step)))
-    return train(output=slug(f'{walk.settings.name}-{llm}', 40), max_steps=steps).folder.name
+    return train(output=slug(f'{study.settings.name}-{llm}', 40), max_steps=steps).folder.name
 
 # %% ../../nbs/09_study/06_adapting.ipynb #7c785e04
-def _prepare_slhyde(walk: StudyFolder, model: str, limits: dict, llm: str, minutes: float) -> _Prepared:
+def _prepare_slhyde(study: StudyFolder, model: str, limits: dict, llm: str, minutes: float) -> _Prepared:
     "The self-learning loop of AutoMIR: candidates, selection, a tuned generator, and what it writes."
     check(llm, 'sl-hyde needs a language model', 'medir study adapt', 'name one with --llm, such as smollm2')
-    base = prepare_queries(walk, model, limits)
-    language, examples = walk.settings.language, base.examples
+    base = prepare_queries(study, model, limits)
+    language, examples = study.settings.language, base.examples
     rows = _rows_in_time(examples.rows, llm, minutes, language)
     chosen = select(candidates(rows, llm, 2, language=language, sampling=_SAMPLING), model, language=language)
-    writer = _tuned_writer(walk, chosen, llm, minutes)
+    writer = _tuned_writer(study, chosen, llm, minutes)
     written = hypothesize(rows, writer, settings=_SAMPLING, language=language)
     pairs = hard_negatives(written.rows, model, _NEGATIVES, _window(len(examples.held_out.corpus)), language=language)
     trained_on = [row['id'] for row in rows]
@@ -298,7 +295,7 @@ _TRAINING = {'batch_size': 16, 'learning_rate': 2e-5, 'warmup_ratio': 0.1, 'nega
 
 
 def training_settings(model: str, rows: int) -> dict:
-    "What every training of a walk has in common."
+    "What every training of a study has in common."
     batch_size = max(2, min(_TRAINING['batch_size'], rows // 4))
     return _TRAINING | {'model': model, 'batch_size': batch_size, 'overwrite': True}
 
@@ -315,7 +312,7 @@ def measuring_seconds(model: str, held_out, public: list, seeds: int) -> float:
 
 # %% ../../nbs/09_study/06_adapting.ipynb #9322f077
 def _train_in_budget(
-    walk: StudyFolder,
+    study: StudyFolder,
     method: str,
     model: str,
     prepared: _Prepared,
@@ -326,10 +323,10 @@ def _train_in_budget(
     "Seed → whether it is the control → its training, as many whole seeds as the minutes allow; and the budget."
     rows = prepared.pairs.rows
     settings = training_settings(model, len(rows)) | {'hypothetical': bool(prepared.writer)}
-    shuffled, started = shuffle_pairs(rows, walk.settings.seed), time.perf_counter()
+    shuffled, started = shuffle_pairs(rows, study.settings.seed), time.perf_counter()
     data = {  # of the model, and of its control
-        False: str(prepared.pairs.write(walk.path(f'adapt/{method}.jsonl'))),
-        True: str(shuffled.write(walk.path(f'adapt/{method}-shuffled.jsonl'))),
+        False: str(prepared.pairs.write(study.path(f'adapt/{method}.jsonl'))),
+        True: str(shuffled.write(study.path(f'adapt/{method}-shuffled.jsonl'))),
     }
 
     def planned() -> Budget:
@@ -339,9 +336,9 @@ def _train_in_budget(
         return replace(plan, measuring=measuring_seconds(model, prepared.examples.held_out, public, len(plan.seeds)))
 
     key = fingerprint('adapt', 1, rows, settings, minutes)
-    budget = kept_budget(walk.path(f'adapt/{method}-{slug(model)}.json'), key, planned)
+    budget = kept_budget(study.path(f'adapt/{method}-{slug(model)}.json'), key, planned)
     used, trained = budget.spent, {}
-    stem = slug(f'{walk.settings.name}-{method}-{model}', 40)
+    stem = slug(f'{study.settings.name}-{method}-{model}', 40)
     for seed in budget.seeds:
         seconds = max((one.seconds for both in trained.values() for one in both.values()), default=0)
         if used + 2 * seconds > 60 * minutes:
@@ -502,7 +499,7 @@ def _entry(prepared: _Prepared, trained: dict, budget: Budget, named: dict) -> d
 # %% ../../nbs/09_study/06_adapting.ipynb #51a8cf10
 @follows_home
 def adapt(
-    walk: StudyFolder | str | Path,
+    study: StudyFolder | str | Path,
     method: str = 'queries',  # queries | labels | sl-hyde
     minutes: float = 15,  # for mining and training; measuring comes on top
     model: str = 'minilm',
@@ -512,26 +509,26 @@ def adapt(
     forget_limit: int = 0,  # documents of the public tasks; 0: all
     home_folder=None,
 ) -> Adaptation:
-    "Train a model on a walk within some minutes, and say whether it is better. Models lie below the home folder."
-    walk = walk if isinstance(walk, StudyFolder) else StudyFolder.open(walk)
+    "Train a model on a study's documents within some minutes, and say whether it is better; models lie below home."
+    study = study if isinstance(study, StudyFolder) else StudyFolder.open(study)
     check(method in _METHODS, f'unknown method {method!r}', 'medir study adapt', nearest(method, _METHODS))
     check(minutes > 0, f'{minutes:g} minutes', 'medir study adapt', 'give it at least a few')
     check_trainable('contrastive', model)
     runs = encoder_availability(model)
     check(runs.startswith('yes'), f'{model} cannot run here ({runs})', 'medir study adapt', 'see medir models')
-    adaptations(walk)  # a torn record is an error before hours are spent
-    note_step(walk, 'adapt')
-    read = input_fingerprints(walk)
+    adaptations(study)  # a torn record is an error before hours are spent
+    note_step(study, 'adapt')
+    inputs = input_fingerprints(study)
     start, limits = time.perf_counter(), {'least_round_trip': least_round_trip, 'most_repeats': most_repeats}
-    prepared = _METHODS[method](walk, model, limits, llm=llm, minutes=minutes)
+    prepared = _METHODS[method](study, model, limits, llm=llm, minutes=minutes)
     spent = time.perf_counter() - start
     tasks = _public_tasks(prepared.examples.held_out.language, forget_limit)
-    trained, budget = _train_in_budget(walk, method, model, prepared, minutes, spent, tasks)
+    trained, budget = _train_in_budget(study, method, model, prepared, minutes, spent, tasks)
     named = _systems_of(model, trained, prepared.writer, llm)
-    entry = _entry(prepared, trained, budget, named) | {'method': method, 'base': model, 'stands_on': read}
+    entry = _entry(prepared, trained, budget, named) | {'method': method, 'base': model, 'input_fingerprints': inputs}
     plain = next(iter(trained.values()))[False].folder.name
     entry['forgetting'] = forgetting_of(tasks, model, plain)
     entry['sentence'] = adapt_sentence(entry)
-    others = [one for one in adaptations(walk) if (one.get('method'), one.get('base')) != (method, model)]
-    write_json(walk.path('adapt.json'), {'adaptations': [*others, entry]})
+    others = [one for one in adaptations(study) if (one.get('method'), one.get('base')) != (method, model)]
+    write_json(study.path('adapt.json'), {'adaptations': [*others, entry]})
     return Adaptation(entry)

@@ -111,18 +111,18 @@ def measure_here(
     rate, conditions = documents_rate(system, task, documents)
     is_expanded = any(getattr(part, 'expansion', None) for part in parts(system))
     return Costs(
-        str(parse(system)),
-        rate,
-        waited['median_ms'],
-        waited['p95_ms'],
-        memory,
-        disk_megabytes(system, task),
-        price_of(system),
-        len(task.corpus),
-        waited['n'],
-        threads_here(),
-        conditions,
-        'what the language model takes to write' if is_expanded else '',
+        system=str(parse(system)),
+        documents_per_second=rate,
+        query_ms=waited['median_ms'],
+        query_p95_ms=waited['p95_ms'],
+        memory_mb=memory,
+        disk_mb=disk_megabytes(system, task),
+        price=price_of(system),
+        documents=len(task.corpus),
+        queries=waited['n'],
+        threads=threads_here(),
+        conditions=conditions,
+        unclocked='what the language model takes to write' if is_expanded else '',
     )
 
 # %% ../../nbs/09_study/03_costs.ipynb #d8543b83

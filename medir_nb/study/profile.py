@@ -8,8 +8,8 @@ __all__ = ['CorpusProfile', 'profile_corpus']
 # %% ../../nbs/09_study/01_profile.ipynb #14aaf526
 import math
 import os
-import time
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 import numpy as np
 import pandas as pd
@@ -25,6 +25,7 @@ from ..data.raw import INSTALL, KNOWN
 from ..data.readers import cached_table
 from ..encoder import count_tokens, Encoder, encoder_spec
 from ..encoder.availability import embedded_encoders, encoder_availability
+from ..evaluator.speed import seconds_of
 from ..judging import note_step, StudyFolder
 from ..judging.available_systems import shown_time, too_long_reason, within_minutes
 from ..judging.study_folder import lost_judgements_line
@@ -99,14 +100,14 @@ def token_coverage(name: str, rows: list[tuple[str, str]]) -> TokenCoverage:
     limit = encoder.spec.max_document_tokens
     read = np.minimum(tokens, limit) if limit else tokens
     return TokenCoverage(
-        name,
-        limit,
-        quantiles(tokens),
-        float((tokens > read).mean()),
-        float(1 - read.sum() / max(1, tokens.sum())),
-        float(read.mean()),
-        float(tokens.sum() / max(1, sum(map(length_in_words, texts)))),
-        len(rows),
+        model=name,
+        limit=limit,
+        tokens=quantiles(tokens),
+        truncated=float((tokens > read).mean()),
+        unread=float(1 - read.sum() / max(1, tokens.sum())),
+        mean_tokens=float(read.mean()),
+        tokens_per_word=float(tokens.sum() / max(1, sum(map(length_in_words, texts)))),
+        sampled=len(rows),
     )
 
 # %% ../../nbs/09_study/01_profile.ipynb #f7016d05
@@ -125,10 +126,6 @@ class EncodingSpeed:
     machine: str
     wanting: float = 0.0  # processes that wanted a core before the timing began
 
-    @property
-    def was_busy(self) -> bool:
-        return is_busy(self.wanting)
-
 # %% ../../nbs/09_study/01_profile.ipynb #3a400025
 def encoding_speed(name: str, rows: list[tuple[str, str]], mean_tokens: float) -> EncodingSpeed:
     "Tokens per second of an encoder, timed on some of `rows`."
@@ -138,10 +135,8 @@ def encoding_speed(name: str, rows: list[tuple[str, str]], mean_tokens: float) -
         texts = encoder.render(rows, 'document', encoder.instruction(None, 'document'))
         encoder.encode(texts[:_WARM_UP], 'document')
         while timed < len(texts) and elapsed < _TIMED:
-            began = time.perf_counter()
             part = texts[timed : timed + _AT_ONCE]
-            encoder.encode(part, 'document')
-            elapsed += time.perf_counter() - began
+            elapsed += seconds_of([partial(encoder.encode, part, 'document')]).item()
             timed += len(part)
     here = machine()
     where = here['gpu'] or f'{here["cpu"]}, {counted(here["cores"], "core")}'
@@ -206,14 +201,14 @@ def candidates_table(
 
 # %% ../../nbs/09_study/01_profile.ipynb #8ea7ac37
 def cached_part(
-    walk_folder: Path,
+    folder: Path,  # of a study
     name: str,  # of the part
     key: list,  # what it hangs on
     make,  # computes a value for JSON
     holds=lambda value: True,  # whether a stored value still counts
 ):
-    "A result below a walk that is computed once for a key."
-    file, mark = walk_folder / '.look' / f'{slug(name)}.json', fingerprint(key)
+    "A result below a study that is computed once for a key."
+    file, mark = folder / '.look' / f'{slug(name)}.json', fingerprint(key)
     stored = read_json(file, {})
     if stored.get('key') == mark and holds(stored['value']):
         return stored['value']
@@ -255,7 +250,7 @@ def _reading_lines(reading: SourceReport, language: str) -> list[str]:
 
 # %% ../../nbs/09_study/01_profile.ipynb #d12c5b41
 def _passages_line(found) -> str:
-    "Whether the walk searches passages, or should."
+    "Whether the study searches passages, or should."
     if found.windows:
         return f'searched in passages: {found.windows}, {found.in_passages[0]:.1f} a document'
     if found.advised:
@@ -271,10 +266,10 @@ def _time_lines(found) -> list[str]:
     slowest, first = max(found.paces, key=lambda part: part.wanting), found.paces[0]
     timed = f'{counted(first.timed_documents, "document")} on {first.machine}'
     said = [f'times are estimates from {timed}; tokens are those of {counted(found.reaches[0].sampled, "document")}']
-    if slowest.was_busy:
+    if is_busy(slowest.wanting):
         what = f'this machine was busy ({slowest.wanting:.1f} processes wanted a core), so the times are too long'
         said.append(f'{what}: look again when it is quiet')
-    most, cut = found.walk.settings.minutes, f' --passages {found.windows}' if found.windows else ''
+    most, cut = found.study.settings.minutes, f' --passages {found.windows}' if found.windows else ''
     fix = f'look again with --minutes {math.ceil(sum(found.minutes.values()))}{cut}'
     _, too_long = within_minutes(list(found.minutes), found.minutes, most)
     left_out = {name: too_long_reason(minutes, most) for name, minutes in too_long.items()}
@@ -291,18 +286,18 @@ def _with_thousands(table: pd.DataFrame) -> pd.DataFrame:
 class CorpusProfile:
     "What was found in a collection; it shows itself as a page."
 
-    walk: StudyFolder
+    study: StudyFolder
     reading: SourceReport
     reaches: list  # `TokenCoverage`, one an encoder
     paces: list  # `EncodingSpeed`, likewise
-    windows: PassageSplitter | None  # that the walk searches by
+    windows: PassageSplitter | None  # that the study searches by
     advised: PassageSplitter | None  # that are proposed
     in_passages: tuple | None  # passages, and their words, a document
     lost: str = ''  # which labels of before have lost their document
 
     @property
     def minutes(self) -> dict[str, float]:
-        "Encoder → what it takes for all documents, as the walk searches them."
+        "Encoder → what it takes for all documents, as the study searches them."
         cut, seconds = self.in_passages if self.windows else None, {}
         for part, timed in zip(self.reaches, self.paces, strict=True):
             seconds[part.model] = encoding_seconds(part, timed.tokens_per_second, self.reading.kept, cut)
@@ -319,7 +314,7 @@ class CorpusProfile:
 
     def lines(self) -> list[str]:
         "What the tables mean, in sentences."
-        reading = _reading_lines(self.reading, self.walk.settings.language)
+        reading = _reading_lines(self.reading, self.study.settings.language)
         personal = personal_data_lines(self.reading.languages)
         return [*reading, *filter(None, [self.lost]), _passages_line(self), *_time_lines(self), *personal]
 
@@ -332,11 +327,11 @@ class CorpusProfile:
         return '\n\n'.join(['\n'.join(f'- {line}' for line in self.lines()), *tables])
 
     def __repr__(self):
-        return f'Look({self.walk.settings.name!r}: {self.lines()[0]})'
+        return f'Look({self.study.settings.name!r}: {self.lines()[0]})'
 
     def figure(self):
-        "Lengths of the documents with the encoders' limits, saved below the walk."
-        return save_figure('lengths', lengths_data(self), lengths_figure, self.walk.folder / 'figures')
+        "Lengths of the documents with the encoders' limits, saved below the study."
+        return save_figure('lengths', lengths_data(self), lengths_figure, self.study.folder / 'figures')
 
 # %% ../../nbs/09_study/01_profile.ipynb #ab12cd35
 def _content(found: CorpusProfile) -> dict:
@@ -344,7 +339,7 @@ def _content(found: CorpusProfile) -> dict:
     return {
         **asdict(found.reading),
         'words': quantiles(found.reading.words),
-        'language': found.walk.settings.language,
+        'language': found.study.settings.language,
         'encoders': [asdict(part) for part in found.reaches],
         'speeds': [asdict(part) for part in found.paces],
         'minutes': found.minutes,
@@ -390,15 +385,17 @@ def lengths_figure(csv):
     return figure
 
 # %% ../../nbs/09_study/01_profile.ipynb #3bd33d68
-def _walk_folder(source: str | Path, to: str | Path | None) -> Path:
-    "Where a walk goes: `to`, else NAME-walk in the current folder."
-    folder = Path(to) if to else Path(f'{Path(source).resolve().name.removesuffix(".jsonl")}-walk')
+def _study_folder(source: str | Path, to: str | Path | None) -> Path:
+    "Where a study goes: `to`, else NAME-study in the current folder, or the NAME-walk that an earlier version made."
+    name = Path(source).resolve().name.removesuffix('.jsonl')
+    new, older = Path(f'{name}-study'), Path(f'{name}-walk')
+    folder = Path(to) if to else older if (older / '.look').is_dir() and not new.exists() else new
     inside = Path(source).is_dir() and Path(source).resolve() in (folder.resolve(), *folder.resolve().parents)
-    check(not inside, 'the walk would lie inside the documents', folder, 'name another folder with --to')
+    check(not inside, 'the study would lie inside the documents', folder, 'name another folder with --to')
     names = sorted(os.listdir(folder)) if folder.is_dir() else []
     others = [name for name in names if not name.startswith('.')]
-    is_own = not others or {'.look', 'walk.yaml'} & set(names)
-    check(is_own, f'the folder holds {"".join(others[:1])!r} and no walk', folder, 'name a new folder with --to')
+    is_own = not others or {'.look', 'study.yaml', 'walk.yaml'} & set(names)
+    check(is_own, f'the folder holds {"".join(others[:1])!r} and no study', folder, 'name a new folder with --to')
     return folder
 
 # %% ../../nbs/09_study/01_profile.ipynb #fa56d380
@@ -416,14 +413,14 @@ def _measured(folder: Path, name: str, rows: list, key: list) -> tuple[TokenCove
         f'speed-{name}',
         key,
         lambda: asdict(encoding_speed(name, rows, reads.mean_tokens)),
-        lambda value: not (is_quiet_now and EncodingSpeed(**value).was_busy),
+        lambda value: not (is_quiet_now and is_busy(EncodingSpeed(**value).wanting)),
     )
     return reads, EncodingSpeed(**timed)
 
 # %% ../../nbs/09_study/01_profile.ipynb #b17b5438
-def _lost_labels(walk: StudyFolder, corpus: Corpus) -> str:
+def _lost_labels(study: StudyFolder, corpus: Corpus) -> str:
     "Which labels of an earlier look have lost their document, in a sentence."
-    path = walk.folder / 'qrels' / 'test.tsv'
+    path = study.folder / 'qrels' / 'test.tsv'
     try:
         return lost_judgements_line(read_judgements(path), corpus.ids) if path.is_file() else ''
     except MedirError as fault:  # of labels that a look does not need
@@ -433,7 +430,7 @@ def _lost_labels(walk: StudyFolder, corpus: Corpus) -> str:
 @follows_home
 def profile_corpus(
     source: str | Path,  # a folder or file of documents, a folder with a corpus.jsonl, or a task of the registry
-    to: str | Path | None = None,  # the folder of the walk; default: NAME-walk here
+    to: str | Path | None = None,  # the folder of the study; default: NAME-study here
     passages=None,  # as `parse_windows` takes it, or `auto`
     lang: str | None = None,  # ISO 639-1; default: found in the documents
     candidates: list[str] | None = None,  # encoders; default: those that come in packages
@@ -441,32 +438,29 @@ def profile_corpus(
     columns: dict | None = None,  # id | title | text → its name in JSON lines
     home_folder=None,
 ) -> CorpusProfile:
-    "What a collection of documents is, and the folder of a walk through it."
+    "What a collection of documents is, and the folder of its study."
     said = None if passages == 'auto' else parse_windows(passages)
     lang = lang and language_code(lang)
     for name in [name for name in candidates or () if not hub_name(name)]:
         encoder_spec(name)  # refuses what is none, with the nearest
-    folder = _walk_folder(source, to)
+    folder = _study_folder(source, to)
     corpus_file = folder / 'corpus.jsonl'
     state = [source_state(source), lang, registry('washing'), __version__, columns, KNOWN]
     read = lambda: asdict(write_corpus(source, corpus_file, lang, columns))  # noqa: E731
-    holds = lambda found: _is_whole(corpus_file, found)  # noqa: E731
-    (folder / '.look').mkdir(parents=True, exist_ok=True)  # tells a walk that is begun from a folder of others
-    reading = SourceReport(**cached_part(folder, 'reading', state, read, holds))
+    (folder / '.look').mkdir(parents=True, exist_ok=True)  # tells a study that is begun from a folder of others
+    reading = SourceReport(**cached_part(folder, 'reading', state, read, partial(_is_whole, corpus_file)))
     corpus, of_corpus = cached_table(corpus_file, Corpus), file_fingerprint(corpus_file)
     language = lang or language_of(corpus, where=str(source))  # refuses one that nothing here knows
-    rows, reaches, paces = sampled_rows(corpus, _SAMPLE, _SEED), [], []
-    for name in runnable_candidates(candidates, language):
-        reads, timed = _measured(folder, name, rows, [of_corpus, name, __version__])
-        reaches.append(reads)
-        paces.append(timed)
+    rows, names = sampled_rows(corpus, _SAMPLE, _SEED), runnable_candidates(candidates, language)
+    measured = [_measured(folder, name, rows, [of_corpus, name, __version__]) for name in names]
+    reaches, paces = [reads for reads, _ in measured], [timed for _, timed in measured]
     advised = advised_passages(reaches)
     windows = advised if passages == 'auto' else said
     cut = passages_of(rows, windows or advised, language) if windows or advised else None
     settings = {'name': Path(source).resolve().name.removesuffix('.jsonl'), 'documents': str(source), 'seed': _SEED}
     settings |= {'language': language, 'passages': windows.mapping() if windows else {}, 'columns': columns or {}}
-    walk = StudyFolder.begin(folder, **settings, **({} if minutes is None else {'minutes': minutes}))
-    note_step(walk, 'look')
-    found = CorpusProfile(walk, reading, reaches, paces, windows, advised, cut, _lost_labels(walk, corpus))
-    write_json(walk.path('look.json'), found.as_dict())
+    study = StudyFolder.begin(folder, **settings, **({} if minutes is None else {'minutes': minutes}))
+    note_step(study, 'look')
+    found = CorpusProfile(study, reading, reaches, paces, windows, advised, cut, _lost_labels(study, corpus))
+    write_json(study.path('look.json'), found.as_dict())
     return found

@@ -224,7 +224,7 @@ def _groups(
 # %% ../../nbs/09_study/02_queries.ipynb #fcadce80
 def _answers(documents: list[dict], styles: list, per_style: int, most_repeated: float, minutes: float, **asked):
     "`(document, style, number, text, faults)` of each answer, group by group."
-    judged, method, took, began = {style: [] for style in styles}, 'walk-query', [], time.perf_counter()
+    judged, method, took, began = {style: [] for style in styles}, 'study-query', [], time.perf_counter()
     pace = 1e-9  # seconds a document in one style, of the last asked
     many, within = len(documents) * len(styles) * per_style, f' within {minutes:g} min' if minutes else ''
     with progress(total=many, desc=f'queries{within}', unit='query') as bar:
@@ -278,7 +278,7 @@ _RETRIEVER, _FIRST, _LEAST = 'rrf(bm25,minilm)', 3, 0.3
 
 
 def retrievable_queries(
-    walk: StudyFolder,
+    study: StudyFolder,
     rows: list[dict],
     corpus: Corpus,
     retriever: str = _RETRIEVER,
@@ -287,7 +287,7 @@ def retrievable_queries(
     "The rows whose document is among the first `k` that their query brings."
     if not rows:
         return []
-    task = queries_task(walk, rows, corpus, source_qrels(rows))
+    task = queries_task(study, rows, corpus, source_qrels(rows))
     # equal texts have one score and one place: any of them will do
     same = dict(zip(corpus.ids, map(normal_query, corpus.texts()), strict=True))
     run = search(task, retriever, k, keep_self=True).run
@@ -298,14 +298,14 @@ def retrievable_queries(
 _DEVIATIONS, _FEWEST_OTHERS = 3.0, 5
 
 
-def specific_queries(walk: StudyFolder, rows: list[dict], corpus: Corpus, retriever: str = _RETRIEVER) -> list[dict]:
+def specific_queries(study: StudyFolder, rows: list[dict], corpus: Corpus, retriever: str = _RETRIEVER) -> list[dict]:
     "The rows whose document stands out among those asked about; all, where no encoder can tell."
     asked = sorted({row['document'] for row in rows}, key=corpus._position.__getitem__)
     encoder = next((str(part) for part in parts(retriever) if system_kind(str(part)) in ('encoder', 'adapted')), None)
     if encoder is None or len(asked) <= _FEWEST_OTHERS:
         return rows
     some = corpus.take([corpus._position[doc_id] for doc_id in asked])
-    run = search(queries_task(walk, rows, some, source_qrels(rows)), encoder, len(asked), keep_self=True).run
+    run = search(queries_task(study, rows, some, source_qrels(rows)), encoder, len(asked), keep_self=True).run
     scores = run.pivot(index='query_id', columns='doc_id', values='score')
     kept = []
     for row in rows:
@@ -315,22 +315,22 @@ def specific_queries(walk: StudyFolder, rows: list[dict], corpus: Corpus, retrie
     return kept
 
 # %% ../../nbs/09_study/02_queries.ipynb #07181733
-def with_lexical_overlap(walk: StudyFolder, rows: list[dict], corpus: Corpus) -> list[dict]:
+def with_lexical_overlap(study: StudyFolder, rows: list[dict], corpus: Corpus) -> list[dict]:
     "Synthetic rows with the share of their content words that their document has."
     if not rows:
         return []
     qrels = source_qrels(rows)
-    share = dict(zip(qrels.query_id, shared_terms(queries_task(walk, rows, corpus, qrels), qrels), strict=True))
+    share = dict(zip(qrels.query_id, shared_terms(queries_task(study, rows, corpus, qrels), qrels), strict=True))
     return [{**row, 'overlap': round(share[row['_id']], 4)} for row in rows]
 
 # %% ../../nbs/09_study/02_queries.ipynb #5dd09684
-def _style_table(walk: StudyFolder, systems) -> pd.DataFrame:
+def _style_table(study: StudyFolder, systems) -> pd.DataFrame:
     "By style: queries, mean words of one, mean overlap, and the nDCG@10 of each system on the synthetic judgements."
-    rows = [row for row in read_queries(walk) if row['origin'] == 'synthetic']
+    rows = [row for row in read_queries(study) if row['origin'] == 'synthetic']
     columns = ['words', 'overlap', *systems]
     if not rows:
         return pd.DataFrame(columns=['style', 'queries', *columns])
-    task = queries_task(walk, rows, study_corpus(walk), source_qrels(rows))
+    task = queries_task(study, rows, study_corpus(study), source_qrels(rows))
     frame = pd.DataFrame(rows)[['_id', 'style', 'overlap']]
     frame['words'] = [len(word_spans(row['text'])) for row in rows]
     for system in systems:
@@ -394,34 +394,34 @@ class QueryReport:
         return '\n'.join(lines)
 
 # %% ../../nbs/09_study/02_queries.ipynb #ecb61cc9
-def read_report(walk: StudyFolder) -> QueryReport:
+def read_report(study: StudyFolder) -> QueryReport:
     "What `queries.json` says; empty where it is not there yet."
-    return QueryReport(**json_mapping(walk.folder / 'queries.json', 'remove it; medir study queries writes it again'))
+    return QueryReport(**json_mapping(study.folder / 'queries.json', 'remove it; medir study queries writes it again'))
 
 # %% ../../nbs/09_study/02_queries.ipynb #cea19a99
-def _save(walk: StudyFolder, rows: list[dict], calls: list[dict], systems: list[str]) -> QueryReport:
+def _save(study: StudyFolder, rows: list[dict], calls: list[dict], systems: list[str]) -> QueryReport:
     "Write queries, the judgements that follow from them, and the report."
-    write_lines(walk.path('queries.jsonl'), rows)
+    write_lines(study.path('queries.jsonl'), rows)
     if len(qrels := source_qrels(rows)):
-        write_judgements(walk.path('qrels/synthetic.tsv'), qrels.itertuples(index=False))
-    styles = _style_table(walk, systems).to_dict('records')
+        write_judgements(study.path('qrels/synthetic.tsv'), qrels.itertuples(index=False))
+    styles = _style_table(study, systems).to_dict('records')
     report = QueryReport(calls, styles, sum(row['origin'] == 'log' for row in rows))
-    write_json(walk.path('queries.json'), asdict(report))
+    write_json(study.path('queries.json'), asdict(report))
     return report
 
 # %% ../../nbs/09_study/02_queries.ipynb #b3d1e86a
-def _written_rows(walk, corpus, call, known, most_repeated, minutes, replay) -> list[dict]:
+def _written_rows(study, corpus, call, known, most_repeated, minutes, replay) -> list[dict]:
     "The queries of a call that are usable and find their document; the call gets its counts."
     documents = _documents(corpus, call['sample'], call['seed'])
-    language = walk.settings.language or known_language([row['doc'] for row in documents])
+    language = study.settings.language or known_language([row['doc'] for row in documents])
     note(f'queries are asked for in {language_name(language)}')
     asked = {'model': call['model'], 'language': language, 'replay': replay}
     usage, seen, faults = Usage(), {normal_query(row['text']) for row in known}, {}
     answers = _answers(documents, call['styles'], call['per_style'], most_repeated, minutes, usage=usage, **asked)
     usable = _usable(answers, call['model'], seen, faults)
     llm(call['model']).close()  # in a notebook its memory is wanted for what follows
-    retrievable = retrievable_queries(walk, usable, corpus, call['retriever'], call['first'])
-    found = specific_queries(walk, retrievable, corpus, call['retriever'])
+    retrievable = retrievable_queries(study, usable, corpus, call['retriever'], call['first'])
+    found = specific_queries(study, retrievable, corpus, call['retriever'])
     share = len(found) / max(1, len(usable))
     what = f'{len(found):,} of {len(usable):,} queries of {call["model"]} ({share:.0%}) find their document '
     what += f'among the first {call["first"]} of {call["retriever"]}, and fit it better than others'
@@ -434,7 +434,7 @@ def _written_rows(walk, corpus, call, known, most_repeated, minutes, replay) -> 
     call['unspecific'] = len(retrievable) - len(found)
     call['found_by_style'] = dict(Counter(row['style'] for row in found))
     call |= {'faults': {style: dict(counts) for style, counts in faults.items()}, 'usage': repr(usage)}
-    return with_lexical_overlap(walk, found, corpus)
+    return with_lexical_overlap(study, found, corpus)
 
 # %% ../../nbs/09_study/02_queries.ipynb #9d905abe
 _EMBEDDED = ('qwen2.5-coder-1.5b', 'smollm2')
@@ -451,7 +451,7 @@ def writer_here() -> str:
 # %% ../../nbs/09_study/02_queries.ipynb #6395e628
 @follows_home
 def generate_queries(
-    walk: StudyFolder,
+    study: StudyFolder,
     model: str = '',  # a row of registry/llms.yaml; '': that of `writer_here`
     styles=(),  # of `STYLES`; none: all
     sample: int = 60,  # documents that are asked about
@@ -460,24 +460,24 @@ def generate_queries(
     first: int = _FIRST,  # ranks among which it must be
     least: float = _LEAST,  # share of usable queries that find it; below, the call is refused
     most_repeated: float = 0.5,  # share of a style's answers that may repeat each other
-    seed: int | None = None,  # of the sample; None: the walk's
+    seed: int | None = None,  # of the sample; None: the study's
     minutes: float = 0,  # that writing may take; the documents that are left are for the next call; 0: any
     replay: bool | None = None,  # True: nobody is asked
     home_folder=None,
 ) -> QueryReport:
-    "Let a model write queries for a sample of documents, and add those that pass to the walk."
+    "Let a model write queries for a sample of documents, and add those that pass to the study."
     for style in styles:
         check(style in STYLES, f'unknown style {style!r}', 'queries', nearest(style, STYLES))
     check(sample > 0 and per_style > 0, f'{sample} documents, {per_style} queries', 'queries', 'write at least 1 each')
-    note_step(walk, 'queries')
+    note_step(study, 'queries')
     model = model or writer_here()
-    seed, corpus = walk.settings.seed if seed is None else seed, study_corpus(walk)
+    seed, corpus = study.settings.seed if seed is None else seed, study_corpus(study)
     call = {'model': model, 'styles': sorted(set(styles)) or list(STYLES), 'sample': sample, 'per_style': per_style}
-    retriever = retriever or quick_systems(walk.settings.language or 'en')[-1]
+    retriever = retriever or quick_systems(study.settings.language or 'en')[-1]
     call |= {'retriever': str(parse(retriever)), 'first': first, 'least': least, 'seed': seed}
     key = fingerprint('queries', call, corpus.fingerprint)
-    with lock(walk.path('queries.jsonl')):
-        known, report = read_queries(walk), read_report(walk)
+    with lock(study.path('queries.jsonl')):
+        known, report = read_queries(study), read_report(study)
         earlier = [done for done in report.calls if done.get('key') == key]
         if known and any(not done.get('left') for done in earlier):
             note('these queries were made before; nothing is asked')
@@ -485,25 +485,25 @@ def generate_queries(
         # what a smaller sample brought is not repeated by a larger one: it is the same
         asked = {(model, style) for style in call['styles']}
         others = [row for row in known if (row.get('model'), row.get('style')) not in asked]
-        rows = _written_rows(walk, corpus, call, others, most_repeated, minutes, replay)
+        rows = _written_rows(study, corpus, call, others, most_repeated, minutes, replay)
         ids = {row['_id'] for row in known}
         new = [row for row in rows if row['_id'] not in ids]
         # one that the minutes cut short counts in the call that goes on with it
         call |= {'key': key, 'added': len(new) + sum(done['added'] for done in earlier)}
         calls = [*(done for done in report.calls if done not in earlier), call]
         systems = list(dict.fromkeys(['bm25', *map(str, parts(retriever))]))
-        return _save(walk, [*known, *new], calls, systems)
+        return _save(study, [*known, *new], calls, systems)
 
 # %% ../../nbs/09_study/02_queries.ipynb #e1847896
 def add_log(
-    walk: StudyFolder,
+    study: StudyFolder,
     path,  # .txt, .csv, .tsv or .jsonl
 ) -> QueryReport:
-    "Add the questions of a log to the walk, with personal data masked as far as rules find them."
-    note_step(walk, 'queries')
-    with lock(walk.path('queries.jsonl')):
-        known, report = read_queries(walk), read_report(walk)
-        language = walk.settings.language or known_language(study_corpus(walk).texts(0, 200))
+    "Add the questions of a log to the study, with personal data masked as far as rules find them."
+    note_step(study, 'queries')
+    with lock(study.path('queries.jsonl')):
+        known, report = read_queries(study), read_report(study)
+        language = study.settings.language or known_language(study_corpus(study).texts(0, 200))
         note(f'the log is read as {language_name(language)}')
         if language not in checked_languages():
             note('names, dates of birth and numbers of records are not looked for in it: read it before it goes on')
@@ -517,4 +517,4 @@ def add_log(
             note(f'{counted(masked, "question")} {what}')
         call = {'log': Path(path).name, 'counts': counts}
         systems = [name for name in (report.styles or [{}])[0] if name not in ('style', 'queries', 'words', 'overlap')]
-        return _save(walk, [*known, *rows], [*report.calls, call], systems)
+        return _save(study, [*known, *rows], [*report.calls, call], systems)

@@ -333,15 +333,15 @@ def write_documents(
     return reading
 
 # %% ../../nbs/09_study/00_reading.ipynb #a45e15e4
-_OF_A_TASK = ('corpus.jsonl', 'corpus.jsonl.gz', 'queries.jsonl', 'query.jsonl', 'pairs.jsonl', 'qrels', 'walk.yaml')
+_OF_A_TASK = ('queries.jsonl', 'query.jsonl', 'pairs.jsonl', 'qrels', 'study.yaml', 'walk.yaml')
 
 
 def is_raw(source: str | Path) -> bool:
     "Whether a source is a folder or file of documents that no task is made of."
     path = Path(source)
     if path.is_dir():
-        is_task = str(source) in registry('tasks') or any((path / name).exists() for name in _OF_A_TASK)
-        return not is_task and not is_index(path)
+        has_files = _is_corpus(path) or any((path / name).exists() for name in _OF_A_TASK)
+        return not has_files and not is_index(path) and str(source) not in registry('tasks')
     return path.is_file() and not path.name.removesuffix('.gz').endswith('.jsonl') and not _is_zipped_task(path)
 
 

@@ -140,30 +140,35 @@ def _figure_rows(content: dict) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 # %% ../../nbs/09_study/05_verdict.ipynb #737623db
-_STANDS_ON = {'corpus.jsonl': 'documents', 'queries.jsonl': 'queries', 'qrels/synthetic.tsv': 'queries'}
-_STANDS_ON |= {'qrels/test.tsv': 'labels', 'passages': 'passages'}
+_INPUTS = {'corpus.jsonl': 'documents', 'queries.jsonl': 'queries', 'qrels/synthetic.tsv': 'queries'}
+_INPUTS |= {'qrels/test.tsv': 'labels', 'passages': 'passages'}
 
 
-def input_fingerprints(walk: StudyFolder) -> dict[str, str]:
-    "Fingerprints of what is searched, asked and judged in a walk; '' for a file that is not there."
-    files = {name: walk.folder / name for name in _STANDS_ON if name != 'passages'}
+def input_fingerprints(study: StudyFolder) -> dict[str, str]:
+    "Fingerprints of what is searched, asked and judged in a study; '' for a file that is not there."
+    files = {name: study.folder / name for name in _INPUTS if name != 'passages'}
     found = {name: file_fingerprint(path) if path.is_file() else '' for name, path in files.items()}
-    return found | {'passages': fingerprint(walk.settings.passages)}
+    return found | {'passages': fingerprint(study.settings.passages)}
+
+
+def stored_fingerprints(content: dict) -> dict[str, str]:
+    "The `input_fingerprints` that a verdict or an adaptation was written under; {} where nobody knows."
+    return content.get('input_fingerprints') or content.get('stands_on') or {}  # the second: its name in older files
 
 # %% ../../nbs/09_study/05_verdict.ipynb #bc8b2b24
 def staleness_line(
-    walk: StudyFolder,
-    stood_on: dict | None,  # of `input_fingerprints`, when it was written; None or {}: nobody knows
+    study: StudyFolder,
+    content: dict,  # what was written: a verdict, an adaptation
     what: str = 'the verdict',
     command: str = 'medir study verdict',
-    names=tuple(_STANDS_ON),  # that count
+    names=tuple(_INPUTS),  # that count
     folder: str = '',  # as the command names it; '': by its path
 ) -> str:
     "That a result is of earlier documents, queries or labels, in a line; '' where it is not."
-    now = input_fingerprints(walk)
-    changed = [_STANDS_ON[name] for name in names if name in (stood_on or {}) and stood_on[name] != now[name]]
+    then, now = stored_fingerprints(content), input_fingerprints(study)
+    changed = [_INPUTS[name] for name in names if name in then and then[name] != now[name]]
     earlier = ' and '.join(dict.fromkeys(changed))
-    return f'{what} is of earlier {earlier}: run {command} {typed(folder or walk.folder)} again' if changed else ''
+    return f'{what} is of earlier {earlier}: run {command} {typed(folder or study.folder)} again' if changed else ''
 
 # %% ../../nbs/09_study/05_verdict.ipynb #stre5spa
 def stress_parts(content: dict) -> list[tuple]:
@@ -182,7 +187,7 @@ UNANSWERED = 'Questions for which nothing relevant was found'
 def verdict_markdown(content: dict) -> str:
     "The verdict as a page of Markdown."
     verdict = Verdict(content)
-    parts = [f'# {content["walk"]}: which retriever', f'**{verdict.sentence}**']
+    parts = [f'# {content["study"]}: which retriever', f'**{verdict.sentence}**']
     if content.get('unanswered'):
         parts += [f'## {UNANSWERED}', to_markdown(pd.DataFrame(content['unanswered']))]
     parts += ['\n'.join(f'- {reason}' for reason in content['reasons']), to_markdown(verdict.table)]
@@ -198,31 +203,31 @@ def verdict_markdown(content: dict) -> str:
     return '\n\n'.join(part for part in parts if part) + '\n'
 
 # %% ../../nbs/09_study/05_verdict.ipynb #d6aeb254
-def write_verdict(walk: StudyFolder, content: dict) -> Verdict:
-    "Write `verdict.json`, `verdict.md` and the figure of a walk."
+def write_verdict(study: StudyFolder, content: dict) -> Verdict:
+    "Write `verdict.json`, `verdict.md` and the figure of a study."
     content = plain(content)
     rows = _figure_rows(content)
     if len(rows):
-        save_figure('verdict', rows, verdict_figure, walk.path('figures/verdict.csv').parent)
-    with atomic_path(walk.path('verdict.md')) as part:
+        save_figure('verdict', rows, verdict_figure, study.path('figures/verdict.csv').parent)
+    with atomic_path(study.path('verdict.md')) as part:
         part.write_text(verdict_markdown(content), encoding='utf-8')
-    write_json(walk.path('verdict.json'), content)
+    write_json(study.path('verdict.json'), content)
     return Verdict(content)
 
 
-def verdict_content(walk: StudyFolder) -> dict:
+def verdict_content(study: StudyFolder) -> dict:
     "What `verdict.json` holds; {} where there is none, and an error where the file is torn."
-    path = walk.folder / 'verdict.json'
+    path = study.folder / 'verdict.json'
     content = read_json(path, {})
     check(not path.exists() or content.get('sentence'), 'this is no verdict', path, 'run medir study verdict again')
     return content
 
 # %% ../../nbs/09_study/05_verdict.ipynb #e89419f2
-def read_verdict(walk: StudyFolder) -> Verdict:
-    "The verdict of a walk, and a note where it is of earlier documents, queries or labels."
-    walk.need('verdict.json')
-    content = verdict_content(walk)
-    if stale := staleness_line(walk, content.get('stands_on')):
+def read_verdict(study: StudyFolder) -> Verdict:
+    "The verdict of a study, and a note where it is of earlier documents, queries or labels."
+    study.need('verdict.json')
+    content = verdict_content(study)
+    if stale := staleness_line(study, content):
         note(stale)
     return Verdict(content)
 
@@ -295,10 +300,10 @@ def decide_from(
 
 # %% ../../nbs/09_study/05_verdict.ipynb #d41e77a1
 @dataclass(frozen=True)
-class Comparison:
-    "Systems that were measured on a walk, and the rule by which one of them is chosen."
+class StudyResults:
+    "Systems that were measured on a study, and the rule by which one of them is chosen."
 
-    walk: StudyFolder
+    study: StudyFolder
     measured: dict[str, CandidateScores]  # by kind of judgement: people, synthetic
     costs: dict[str, Costs | None]
     worth: float = 0.005  # of the first measure, that a dearer system must bring
@@ -316,7 +321,7 @@ class Comparison:
     @property
     def labels(self) -> dict:
         "What became of people's grades: the fields of `Labels`."
-        return json_mapping(self.walk.folder / 'labels' / 'labels.json')
+        return json_mapping(self.study.folder / 'labels' / 'labels.json')
 
     @property
     def disputed(self) -> int:
@@ -327,15 +332,16 @@ class Comparison:
     def other(self) -> str:
         "The system that a reader would otherwise take."
         others = [score.system for score in self.judge.scores if score.system != self.decision.choice]
-        return next(system for system in (self.decision.cheapest, 'bm25', *others) if system in others)
+        without_models = [system for system in others if system_kind(system) not in _OF_MODELS]
+        return next(system for system in (self.decision.cheapest, *without_models, *others) if system in others)
 
 # %% ../../nbs/09_study/05_verdict.ipynb #d41e77a3
-def kinds_agreement(compared: Comparison) -> pd.DataFrame:
+def kinds_agreement(compared: StudyResults) -> pd.DataFrame:
     "`rank_agreement` of synthetic queries with people; empty where one of the two is missing."
     if len(compared.measured) < 2:
         return pd.DataFrame()
     task, matrices = compared.judge.task, [compared.measured[kind].matrix for kind in KINDS]
-    return rank_agreement(*matrices, len(task.qrels) / len(task.queries), seed=compared.walk.settings.seed)
+    return rank_agreement(*matrices, len(task.qrels) / len(task.queries), seed=compared.study.settings.seed)
 
 # %% ../../nbs/09_study/05_verdict.ipynb #bc4de9e7
 def _listed(names) -> str:
@@ -385,9 +391,9 @@ def guess_accuracy() -> str:
     return f'{start} ({", ".join(rows)}); where they were wrong they lost up to {lost:.3f} of nDCG@10.'
 
 
-def _guess_reasons(compared: Comparison) -> list[str]:
+def _guess_reasons(compared: StudyResults) -> list[str]:
     "What a ranking by synthetic queries alone is worth."
-    judged_in_vain = compared.disputed or (compared.walk.folder / 'qrels/test.tsv').is_file()
+    judged_in_vain = compared.disputed or (compared.study.folder / 'qrels/test.tsv').is_file()
     start = 'No label of people counts here' if judged_in_vain else 'Nobody has labelled anything'
     many = len(compared.judge.matrix)
     cure = 'a stronger writer (medir study queries --llm, or a server at $MEDIR_LLM_URL) brings more'
@@ -400,7 +406,7 @@ def _guess_reasons(compared: Comparison) -> list[str]:
 _LEFT_OUT = {'unanswered': 'for which nothing was relevant', 'unfinished': 'begun and not finished'}
 
 
-def reasons_of(compared: Comparison) -> list[str]:
+def reasons_of(compared: StudyResults) -> list[str]:
     "What the sentence stands on."
     d, means, agreement = compared.decision, compared.judge.means, kinds_agreement(compared)
     reasons = _guess_reasons(compared) if d.judged_by == 'synthetic' else []
@@ -433,12 +439,12 @@ def reasons_of(compared: Comparison) -> list[str]:
 _UNFOUND, _MOST_SHOWN = 'something relevant, which no system finds', 20
 
 
-def unanswered_queries(compared: Comparison) -> list[dict]:
+def unanswered_queries(compared: StudyResults) -> list[dict]:
     "Texts of the queries for which people, and then of those for which systems found nothing; what each put first."
-    walk, judge, depths = compared.walk, compared.judge, compared.labels.get('unanswered', {})
-    texts, corpus = {row['_id']: row['text'] for row in read_queries(walk)}, study_corpus(walk)
+    study, judge, depths = compared.study, compared.judge, compared.labels.get('unanswered', {})
+    texts, corpus = {row['_id']: row['text'] for row in read_queries(study)}, study_corpus(study)
     in_vain = {}
-    for pair in read_pool(walk):
+    for pair in read_pool(study):
         query_id, doc_id = pair['query_id'], pair['doc_id']
         if query_id in depths and query_id in texts and doc_id in corpus:
             known = f'nothing down to document {depths[query_id]} of each'
@@ -452,7 +458,7 @@ def unanswered_queries(compared: Comparison) -> list[dict]:
     return rows
 
 # %% ../../nbs/09_study/05_verdict.ipynb #f20a1ea6
-def _system_entries(compared: Comparison) -> list[dict]:
+def _system_entries(compared: StudyResults) -> list[dict]:
     "Each system with all that is known of it, the best mean on the labels that decide first."
     rows, behind = {kind: found.rows for kind, found in compared.measured.items()}, compared.judge.behind_best
     entries = []
@@ -464,13 +470,13 @@ def _system_entries(compared: Comparison) -> list[dict]:
     return entries
 
 # %% ../../nbs/09_study/05_verdict.ipynb #b5dcc592
-def _provenance(compared: Comparison) -> dict:
+def _provenance(compared: StudyResults) -> dict:
     "What the numbers hang on."
     by_kind = compared.measured.items()
     return {
         'tasks': {kind: found.task.fingerprint for kind, found in by_kind},
         'judgements': {kind: len(found.task.qrels) for kind, found in by_kind},
-        'seed': compared.walk.settings.seed,
+        'seed': compared.study.settings.seed,
         'settings': {kind: {score.system: score.settings for score in found.scores} for kind, found in by_kind},
         'versions': versions(),
         'machine': machine(),
@@ -478,13 +484,13 @@ def _provenance(compared: Comparison) -> dict:
     }
 
 # %% ../../nbs/09_study/05_verdict.ipynb #e3e22b13
-def _content(compared: Comparison) -> dict:
+def _content(compared: StudyResults) -> dict:
     "What a verdict says of measured systems."
     decision, judge = compared.decision, compared.judge
     by_system = {score.system: score for score in judge.scores}
     changed = compare(by_system[compared.other], by_system[decision.choice], judge.measure, show=5).changed
     return {
-        'walk': compared.walk.settings.name,
+        'study': compared.study.settings.name,
         'sentence': recommendation_sentence(decision, judge, compared.costs),
         'reasons': reasons_of(compared),
         **asdict(decision),
@@ -503,16 +509,24 @@ def _content(compared: Comparison) -> dict:
     }
 
 # %% ../../nbs/09_study/05_verdict.ipynb #stre5sco
-def stress_content(compared: Comparison) -> dict:
+def stress_content(compared: StudyResults) -> dict:
     "What other words for the judged queries do to the choice and to the other system."
     found = stress(compared.judge.task, [compared.decision.choice, compared.other], measure=compared.judge.measure)
     tables = {must: found.table(must).to_dict('records') for must in ('stay', 'change')}
     return {'sentences': [f'{found.sentence(system)}.' for system in found.kinds.system.unique()], **tables}
 
 # %% ../../nbs/09_study/05_verdict.ipynb #3d8880d1
+def _measured_costs(study: StudyFolder, measured: dict[str, CandidateScores], queries: int, wanting: float) -> dict:
+    "System → `Costs`, clocked on the queries that were measured first; each in a process of its own."
+    kind, first = next(iter(measured.items()))
+    options = {'split': KINDS[kind], 'lang': first.task.language, 'allow_unknown_qrels': True}
+    how = {'queries': queries, 'store': study.path('costs/x').parent, 'wanting': wanting}
+    return costs_of_each([score.system for score in first.scores], study.folder, options, **how)
+
+
 @follows_home
 def give_verdict(
-    walk: StudyFolder | str | Path,
+    study: StudyFolder | str | Path,
     systems: list[str] = (),  # none: what runs here
     quick: bool = False,  # three systems, at most 200 synthetic queries
     measures=MEASURES,  # the first decides
@@ -525,25 +539,20 @@ def give_verdict(
     stressed: bool = False,  # ask in other words, too
     home_folder=None,
 ) -> Verdict:
-    "Compare systems on a walk, and write which to take."
-    walk = walk if isinstance(walk, StudyFolder) else StudyFolder.open(walk)
+    "Compare systems on a study, and write which to take."
+    study = study if isinstance(study, StudyFolder) else StudyFolder.open(study)
     wanting = waiting_processes()
-    note_step(walk, 'verdict')
-    read, tasks = input_fingerprints(walk), study_tasks(walk, 200 if quick else 0)
+    note_step(study, 'verdict')
+    inputs, tasks = input_fingerprints(study), study_tasks(study, 200 if quick else 0)
     writers = [*filter(None, [llm]), *(recorded_writers(tasks.values()) if recorded else [])]
     language = next(iter(tasks.values())).language
-    chosen = candidate_systems(walk, language, systems, quick, writers, reranker)
-    tasks = without_training_queries(walk, tasks, chosen.systems)
+    chosen = candidate_systems(study, language, systems, quick, writers, reranker)
+    tasks = without_training_queries(study, tasks, chosen.systems)
     for system, why in chosen.left_out.items():
         note(f'{system} is left out: {why}')
     measured, not_run = measure_quality(tasks, chosen.systems, measures)
-    costs = {}  # each system is clocked in a process of its own
-    if clock:
-        kind, first = next(iter(measured.items()))
-        options = {'split': KINDS[kind], 'lang': first.task.language, 'allow_unknown_qrels': True}
-        how = {'queries': 20 if quick else 50, 'store': walk.path('costs/x').parent, 'wanting': wanting}
-        costs = costs_of_each([score.system for score in first.scores], walk.folder, options, **how)
-    compared = Comparison(walk, measured, costs, worth, least)
-    about = {'left_out': dict(chosen.left_out), 'not_run': not_run, 'quick': quick, 'stands_on': read}
-    about['stress'] = stress_content(compared) if stressed else None
-    return write_verdict(walk, _content(compared) | about)
+    costs = _measured_costs(study, measured, 20 if quick else 50, wanting) if clock else {}
+    compared = StudyResults(study, measured, costs, worth, least)
+    content = _content(compared) | {'left_out': dict(chosen.left_out), 'not_run': not_run, 'quick': quick}
+    content |= {'input_fingerprints': inputs, 'stress': stress_content(compared) if stressed else None}
+    return write_verdict(study, content)

@@ -23,9 +23,10 @@ _SEARCHED = 'An index, a walk, a folder or file of documents, or a task.'
 
 def _study_of(folder: Path):
     "The study in a folder; None where there is none."
+    from medir_nb.data.task_folders import study_file
     from medir_nb.judging import StudyFolder
 
-    return StudyFolder.open(folder) if (folder / 'walk.yaml').is_file() else None
+    return StudyFolder.open(folder) if study_file(folder) else None
 
 # %% ../../nbs/11_workbook/23_cli_index.ipynb #91b08d0e
 def _check_source(source: str, option: str = ''):
@@ -135,7 +136,7 @@ def _note_old_verdict(index: str):
     folder = Path(index).parent
     if study := _study_of(folder):
         content = read_json(folder / 'verdict.json', {})
-        if stale := staleness_line(study, content.get('stands_on'), folder=str(folder)):
+        if stale := staleness_line(study, content, folder=str(folder)):
             note(stale)
 
 # %% ../../nbs/11_workbook/23_cli_index.ipynb #185b2a52

@@ -17,12 +17,12 @@ from .options import split_names, Wide
 # %% ../../nbs/11_workbook/21_cli_study.ipynb #970bcceb
 _DOCUMENTS = 'A folder or file of documents (PDF, Word, tables, FHIR …), a folder with a corpus.jsonl, or a task.'
 Texts = list[str] | None
-WalkFolder = Annotated[Path, Argument(metavar='WALK', help='The folder that `medir study look` made.')]
+StudyArgument = Annotated[Path, Argument(metavar='STUDY', help='The folder that `medir study look` made.')]
 
 # %% ../../nbs/11_workbook/21_cli_study.ipynb #26bd4085
 def look_command(
     documents: Annotated[str, Argument(metavar='DOCUMENTS', help=_DOCUMENTS)],
-    to: Annotated[Path | None, Option('--to', help='The folder of the walk (default: ./NAME-walk).')] = None,
+    to: Annotated[Path | None, Option('--to', help='The folder of the study (default: ./NAME-study).')] = None,
     passages: PassagesOption = None,
     lang: Lang = None,
     candidate: Annotated[
@@ -45,13 +45,13 @@ def look_command(
     for name, table in found.tables().items():
         print(f'\n{name}')
         show_table(table, wide)
-    folder = found.walk.folder
+    folder = found.study.folder
     then = f'next: medir study queries {typed(folder)}, or with --log FILE for questions of your own'
-    show_text(f'\n{folder}: walk.yaml, corpus.jsonl, look.json; {then}', wide)
+    show_text(f'\n{folder}: study.yaml, corpus.jsonl, look.json; {then}', wide)
 
 # %% ../../nbs/11_workbook/21_cli_study.ipynb #37b5540a
 def queries_command(
-    walk: WalkFolder,
+    study: StudyArgument,
     llm: Annotated[
         str | None,
         Option(help='The language model that writes; a server at $MEDIR_LLM_URL is stronger than the embedded one.'),
@@ -73,15 +73,15 @@ def queries_command(
     minutes: Annotated[
         float, Option(min=0, help='That writing may take; the same line goes on with what is left (0: any).')
     ] = 8,
-    seed: Annotated[int | None, Option(help="Of the sample (default: the walk's).")] = None,
+    seed: Annotated[int | None, Option(help="Of the sample (default: the study's).")] = None,
 ):
-    "Questions for the documents of a walk: written by a language model, or from a log; checked and measured."
+    "Questions for the documents of a study: written by a language model, or from a log; checked and measured."
     with waiting('queries'):
         from medir_nb.generator import llm_spec
         from medir_nb.judging import StudyFolder
         from medir_nb.study.queries import add_log, generate_queries, read_report, writer_here
 
-    opened = StudyFolder.open(walk)
+    opened = StudyFolder.open(study)
     opened.need('corpus.jsonl')
     if llm:
         llm_spec(llm)  # a name that no model has is said before anything is done
@@ -97,42 +97,42 @@ def queries_command(
         how = {'retriever': retriever, 'first': first, 'least': least}
         how |= {'most_repeated': most_repeated, 'minutes': minutes}
         generate_queries(opened, writer, names, sample, per_style, seed=seed, **how)
-    show_text(f'{read_report(opened)!r}\n\nnext: medir study label {typed(walk)} --annotator NAME', True)
+    show_text(f'{read_report(opened)!r}\n\nnext: medir study label {typed(study)} --annotator NAME', True)
 
 # %% ../../nbs/11_workbook/21_cli_study.ipynb #7e30f136
-def _hand_out(walk, annotator: str, by_keyboard: bool, how: dict):
+def _hand_out(study, annotator: str, by_keyboard: bool, how: dict):
     "Write the next sheet of a person, or let it be graded here."
     from medir_nb.judging.labelling import sheets_power_line
     from medir_nb.judging.sheets import ungraded_lines, write_sheet
     from medir_nb.judging.sheets import AnnotationSession, grade_by_keyboard
 
     with waiting(f'pairs for {annotator}'):
-        path = write_sheet(walk, annotator, **how)
-        power = sheets_power_line(walk)
+        path = write_sheet(study, annotator, **how)
+        power = sheets_power_line(study)
     if by_keyboard:
         print(power)
-        grade_by_keyboard(AnnotationSession.open(walk, annotator, **how))
+        grade_by_keyboard(AnnotationSession.open(study, annotator, **how))
         return
     print(f'{path}\n{counted(ungraded_lines(path), "pair")} to grade with 0, 1 or 2')
     print(power)
     print(f'what these mean: {path.parent}/guideline.md')
-    print(f'then: medir study label {typed(walk.folder)} --read')
+    print(f'then: medir study label {typed(study.folder)} --read')
 
 # %% ../../nbs/11_workbook/21_cli_study.ipynb #c88f47ac
-def _show_beside(walk, wide: bool):
+def _show_beside(study, wide: bool):
     "Tables of the judges beside people, and of the pairs on which people differ, where there are some."
     import pandas as pd
     from medir_nb.judging.label_tables import csv_rows
     from medir_nb.judging.labelling import judge_table, undefined_kappa_reason
 
-    judges = judge_table(walk)
+    judges = judge_table(study)
     if len(judges):
         print('\njudges beside people (relevant or not), never part of the labels:')
         show_table(judges.drop(columns='one_grade'), wide)
         for row in judges.to_dict('records'):
             if row['one_grade']:
                 print(f'{row["judge"]}: {undefined_kappa_reason(row)}')
-    path = walk.folder / 'labels' / 'adjudication.csv'
+    path = study.folder / 'labels' / 'adjudication.csv'
     rows = [row for row, _ in csv_rows(path)] if path.is_file() else []
     conflicts = [row for row in rows if not row['grade'].strip()]
     if conflicts:
@@ -141,45 +141,45 @@ def _show_beside(walk, wide: bool):
         show_table(pd.DataFrame(shown), wide)
 
 # %% ../../nbs/11_workbook/21_cli_study.ipynb #c0238800
-def _next_line(walk, labels) -> str:
+def _next_line(study, labels) -> str:
     "What a reader does after the labels were read."
     from medir_nb.judging.sheets import sheet_records
 
-    more = f'medir study label {typed(walk.folder)} --annotator NAME'
+    more = f'medir study label {typed(study.folder)} --annotator NAME'
     if labels.open_conflicts:
-        file, then = f'{walk.folder}/labels/adjudication.csv', f'medir study label {typed(walk.folder)} --read'
-        without = f'; without these queries: medir study verdict {typed(walk.folder)}' if labels.queries else ''
+        file, then = f'{study.folder}/labels/adjudication.csv', f'medir study label {typed(study.folder)} --read'
+        without = f'; without these queries: medir study verdict {typed(study.folder)}' if labels.queries else ''
         return f'settle the conflicts in {file}, then {then}{without}'
     deeper = f'{more} --deeper {max(labels.unanswered.values(), default=0) + 4}'
     if labels.queries:
         looked = f'; the unanswered ones deeper: {deeper}' if labels.unanswered else ''
-        return f'medir study verdict {typed(walk.folder)}; more labels: {more}{looked}'
+        return f'medir study verdict {typed(study.folder)}; more labels: {more}{looked}'
     if labels.unanswered:
         nothing = f'nothing relevant among {counted(sum(labels.grades.values()), "pair")}'
         return f'{nothing}: label more queries ({more}), or pool these deeper ({deeper})'
-    if sheet_records(walk):
-        return f'fill in the sheets in {walk.folder}/labels, then medir study label {typed(walk.folder)} --read'
+    if sheet_records(study):
+        return f'fill in the sheets in {study.folder}/labels, then medir study label {typed(study.folder)} --read'
     return f'{more} hands out a sheet'
 
 # %% ../../nbs/11_workbook/21_cli_study.ipynb #cc669d23
-def _show_labels(walk, wide: bool):
+def _show_labels(study, wide: bool):
     "Read what there is, and say what became of it."
     from medir_nb.judging.labelling import read_labels
     from medir_nb.judging.sheets import sheet_records, ungraded_lines
 
     with waiting('reading labels'):
-        labels = read_labels(walk)
-    for record in sheet_records(walk):
-        path = walk.folder / 'labels' / record['file']
+        labels = read_labels(study)
+    for record in sheet_records(study):
+        path = study.folder / 'labels' / record['file']
         if path.is_file() and (lacking := ungraded_lines(path)):
             note(f'{path.name}: without a grade yet: {lacking} of {counted(len(record["pairs"]), "pair")}')
     print(labels)
-    _show_beside(walk, wide)
-    print(f'\nnext: {_next_line(walk, labels)}')
+    _show_beside(study, wide)
+    print(f'\nnext: {_next_line(study, labels)}')
 
 # %% ../../nbs/11_workbook/21_cli_study.ipynb #4a312b83
 def label_command(
-    walk: WalkFolder,
+    study: StudyArgument,
     annotator: Annotated[str | None, Option(help='Hand out the next sheet of this person.')] = None,
     ask: Annotated[bool, Option('--ask', help='Grade the sheet here, by the keyboard.')] = False,
     read: Annotated[bool, Option('--read', help='Read all sheets and write qrels/test.tsv.')] = False,
@@ -200,7 +200,7 @@ def label_command(
     ] = None,
     pairs: Annotated[int, Option(min=1, help='Pairs of a sitting.')] = 80,
     overlap: Annotated[float, Option(min=0, max=1, help='Share of queries that several people grade.')] = 1.0,
-    seed: Annotated[int | None, Option(help="Of the order (default: the walk's).")] = None,
+    seed: Annotated[int | None, Option(help="Of the order (default: the study's).")] = None,
     wide: Wide = False,
 ):
     "Label pooled pairs with people: hand out blinded sheets, read them, say how far people agree and what it shows."
@@ -209,7 +209,7 @@ def label_command(
         from medir_nb.judging.labelling import judge_pairs, read_labels
         from medir_nb.judging.sheets import deepen_pool, pool_settings
 
-    opened = StudyFolder.open(walk)
+    opened = StudyFolder.open(study)
     check(annotator or not ask, '--ask needs a person', None, 'give --annotator NAME')
     check(annotator or not deeper, '--deeper hands out a sheet', None, 'give --annotator NAME')
     if deeper:
@@ -226,7 +226,7 @@ def label_command(
 
 # %% ../../nbs/11_workbook/21_cli_study.ipynb #238f008a
 def verdict_command(
-    walk: WalkFolder,
+    study: StudyArgument,
     system: Annotated[Texts, Option(help='A system expression; repeat for more (default: what runs here).')] = None,
     quick: Annotated[bool, Option('--quick', help='Three systems and at most 200 synthetic queries.')] = False,
     llm: Annotated[str, Option(help='A language model that expands queries (HyDE).')] = '',
@@ -247,16 +247,17 @@ def verdict_command(
         from medir_nb.judging import StudyFolder
         from medir_nb.study.verdict import give_verdict
 
-    opened = StudyFolder.open(walk)
+    opened = StudyFolder.open(study)
     how = {'quick': quick, 'llm': llm, 'recorded': recorded, 'reranker': reranker, 'worth': worth, 'least': least}
     verdict = give_verdict(opened, system or [], **how, clock=costs, stressed=stress)
     show_table(verdict.table, wide)
     show_text('\n'.join(['', verdict.sentence, *(f'- {reason}' for reason in verdict.content['reasons'])]), wide)
-    note(f'written: {walk}/verdict.json, verdict.md; next: medir study report {typed(walk)}, medir index {typed(walk)}')
+    then = f'medir study report {typed(study)}, medir index {typed(study)}'
+    note(f'written: {study}/verdict.json, verdict.md; next: {then}')
 
 # %% ../../nbs/11_workbook/21_cli_study.ipynb #e49ba18e
 def adapt_command(
-    walk: WalkFolder,
+    study: StudyArgument,
     method: Annotated[str, Option(help='queries, labels or sl-hyde.')] = 'queries',
     minutes: Annotated[float, Option(min=0, help='For mining and training; measuring comes on top.')] = 15,
     model: Annotated[str, Option(help='The encoder that is trained.')] = 'minilm',
@@ -266,27 +267,27 @@ def adapt_command(
     forget_limit: Annotated[int, Option(min=0, help='Documents of the public tasks (0: all).')] = 0,
     wide: Wide = False,
 ):
-    "Train an encoder on a walk within some minutes, and say whether it is better than before."
+    "Train an encoder on a study's documents within some minutes, and say whether it is better than before."
     with waiting('adapt'):
         from medir_nb.study.adapting import adapt
 
     limits = {'least_round_trip': least_round_trip, 'most_repeats': most_repeats, 'forget_limit': forget_limit}
-    adapted = adapt(walk, method, minutes, model, llm, **limits)
+    adapted = adapt(study, method, minutes, model, llm, **limits)
     show_table(adapted.table, wide)
     if len(adapted.forgetting):
         print()
         show_table(adapted.forgetting, wide)
     show_text(f'\n{adapted.sentence}', wide)
-    then = f'medir study verdict {typed(walk)} compares it' if adapted.better else f'medir study report {typed(walk)}'
-    note(f'written: {walk}/adapt.json; next: {then}')
+    then = f'medir study verdict {typed(study)} compares it' if adapted.better else f'medir study report {typed(study)}'
+    note(f'written: {study}/adapt.json; next: {then}')
 
 # %% ../../nbs/11_workbook/21_cli_study.ipynb #d7f38a1f
 def report_command(
-    walk: WalkFolder,
-    to: Annotated[Path | None, Option('--to', help="The HTML file (default: the walk's report.html).")] = None,
+    study: StudyArgument,
+    to: Annotated[Path | None, Option('--to', help="The HTML file (default: the study's report.html).")] = None,
 ):
-    "One HTML file on the whole walk, without outside references."
+    "One HTML file on the whole study, without outside references."
     with waiting('report'):
         from medir_nb.study.report import write_report
 
-    print(write_report(walk, to or ''))
+    print(write_report(study, to or ''))

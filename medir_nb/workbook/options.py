@@ -140,7 +140,7 @@ PassagesOption = Annotated[
         metavar='tokens=N,overlap=M',
         help='Search passages, by tokens (words) or sentences=N, and score documents by them: score=max, or '
         'score=mean,k=3; cuts=structure (headings, sentences, tables) or anywhere; context=title, headings or none '
-        "before each (default: as the folder's walk.yaml says; none: whole documents).",
+        "before each (default: as the folder's study.yaml says; none: whole documents).",
     ),
 ]
 
