@@ -169,7 +169,11 @@ class Experiment:
         if vectors:
             seconds = {'seconds': lambda score: round(score.stats.get('seconds', 0), 1)}
             columns = {'encoded_docs': 0, 'cached_docs': 0, 'truncated_docs': 0} | columns | seconds
-        return _statistics([score for score in self.scores if where is None or where(score)], columns)
+        records = []
+        for score in [score for score in self.scores if where is None or where(score)]:
+            values = {k: c(score) if callable(c) else score.stats.get(k, c) for k, c in columns.items()}
+            records.append({'task': score.task.name, 'system': score.label} | values)
+        return pd.DataFrame(records)
 
     def figure_rows(self) -> pd.DataFrame:
         "The rows of `scores_figure` on the first task."
@@ -182,15 +186,6 @@ class Experiment:
     _repr_html_ = _experiment_html
 
 # %% ../../nbs/08_papers/06_experiments.ipynb #1305befd
-def _statistics(scores: list[Scores], columns: dict) -> pd.DataFrame:
-    "A row a score; a column is a function of it, or what stands where it has no statistic of that name."
-    records = []
-    for score in scores:
-        values = {k: c(score) if callable(c) else score.stats.get(k, c) for k, c in columns.items()}
-        records.append({'task': score.task.name, 'system': score.label} | values)
-    return pd.DataFrame(records)
-
-
 _GAINS = ['panel', 'row', 'column', 'plain', 'score', 'difference', 'low', 'high', 'p', 'wins', 'losses', 'n']
 
 
