@@ -308,10 +308,9 @@ def audit(
     "Each claim of a paper: whether it holds, what was found, and what leaving one task out changes."
     cells = published(paper) if cells is None else cells
     audited_claims = [_AuditedClaim(paper, claim, cells, limits) for claim in _claims(paper)]
-    audited = pd.DataFrame(
-        [_printed_claim(audited) | {'leaving one task out': _one_out(audited)} for audited in audited_claims]
-    )
-    return audited if audited.words.any() else audited.drop(columns='words')
+    rows = [_printed_claim(one) | {'leaving one task out': _one_out(one)} for one in audited_claims]
+    frame = pd.DataFrame(rows)
+    return frame if frame.words.any() else frame.drop(columns='words')
 
 # %% ../../nbs/08_papers/11_audits.ipynb #ca11ce12
 def claims_on_cells(

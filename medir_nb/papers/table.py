@@ -62,10 +62,8 @@ class Switch(NamedTuple):
     name: str
     value: float
 
-# %% ../../nbs/08_papers/04_table.ipynb #f855996a
-_SECOND = ('independent', 'independent_verdict', 'independent_source')  # of `with_independent`
-
 # %% ../../nbs/08_papers/04_table.ipynb #198fc4c2
+_SECOND = ('independent', 'independent_verdict', 'independent_source')  # of `with_independent`
 _OF_ROW = ('paper', 'table', 'group', 'system', 'variant', 'label', 'size', 'name')
 
 
