@@ -156,10 +156,6 @@ class Experiment:
         rows = [(system, task, str(why)) for (system, task), why in self.not_run.items()]
         return pd.DataFrame(rows, columns=['system', 'task', 'why'])
 
-    def seeds(self, named: dict[str, list[str]]) -> 'Seeds':
-        "The scores under names, of one or several seeds each (see `Seeds`)."
-        return Seeds.of(self.scores, named)
-
     def by_system(self) -> dict[tuple[str, str], Scores]:
         "(task, expression in its normal spelling) → its scores."
         return scores_by_system(self.scores)
