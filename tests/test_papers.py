@@ -11,8 +11,8 @@ from medir_nb.evaluator import Scores, Speed
 from medir_nb.papers import audit, beside_speeds, case_instructions, experiment, gain_figure, independent_results
 from medir_nb.papers import independent_verdict, leave_one_out, Ledger, long_name, means_of, paper_tasks, printed_cases
 from medir_nb.papers import printed_expression, printed_speeds, published, ranking_agreement, recomputed_means
-from medir_nb.papers import save_figure, second_ranking, setting_switches, speed_caveat, Switch, SwitchKey, task_table
-from medir_nb.papers import task_tests, throughput_figure, with_independent, with_means, worth_table
+from medir_nb.papers import save_figure, second_ranking, Seeds, setting_switches, speed_caveat, Switch, SwitchKey
+from medir_nb.papers import task_table, task_tests, throughput_figure, with_independent, with_means, worth_table
 from medir_nb.papers.audits import claims_on_cells
 from medir_nb.retrieval import parse, pending
 
@@ -282,7 +282,7 @@ def test_seeds_of_a_name_are_one_system(capsys):
     named = {'alone': ['bm25'], 'both': ['bm25(k1=0.9)', 'bm25(k1=2)', 'no-such-model'], 'none': ['no-such-model']}
     run = experiment(['hpo-lay'], named, limit=60)
     assert 'no-such-model on hpo-lay: not run: ' in capsys.readouterr().out and len(run.scores) == 3
-    seeds = run.seeds(named)
+    seeds = Seeds.of(run.scores, named)
     table = seeds.table().set_index('system')
     assert table.seeds.to_dict() == {'alone': 1, 'both': 2} and table.least['both'] <= table.most['both']
     first, second = seeds.groups['hpo-lay[limit=60]']['both']

@@ -25,10 +25,13 @@ PRESETS = {
 }  # all others: demo
 STORED_WITH = 'stored-with'  # the cell that names the parameters of the stored outputs
 CURSOR_UP = '\x1b[A'
+WIDGET = 'application/vnd.jupyter.widget-view+json'  # nothing without the kernel that drew it
 
 
 def is_bar(output: dict) -> bool:
-    "Whether an output is a bar that was drawn over and over again, or only moves a terminal's cursor to one."
+    "Whether an output is a bar: a widget, or drawn over and over again, or only a terminal's cursor that moves to one."
+    if WIDGET in output.get('data', {}):
+        return True
     if output['output_type'] != 'stream':
         return False
     text = ''.join(output['text'])

@@ -71,7 +71,8 @@ def ranks_without(
 # %% ../../nbs/07_judging/04_validation.ipynb #7ef21d5f
 def _share(of: str, hits: pd.Series) -> dict:
     "The share of hits among pairs, and its 95 % interval, which resamples their queries."
-    low, high = interval(hits, pd.factorize(hits.index.get_level_values('query_id'))[0])
+    ends = interval(hits, pd.factorize(hits.index.get_level_values('query_id'))[0])
+    low, high = np.clip(ends, 0, 1)  # one by Student's t knows no ends
     return {of: hits.mean(), f'{of} low': low, f'{of} high': high}
 
 # %% ../../nbs/07_judging/04_validation.ipynb #0ee8cfea
@@ -163,7 +164,7 @@ def score_shift(
     under = {name: scores_under(of, runs, measure) for name, of in under.items()}
     for name, scores in under.items():
         table[name] = scores.mean()
-        table[[f'{name} low', f'{name} high']] = [interval(scores[system]) for system in table.index]
+        table[[f'{name} low', f'{name} high']] = [np.clip(interval(scores[system]), 0, 1) for system in table.index]
     for name in under:
         table[f'rank ({name})'] = table[name].rank(ascending=False)
     return table.sort_values('gold', ascending=False).rename_axis('system').reset_index()

@@ -53,7 +53,7 @@ def _system_rows(cells: pd.DataFrame, tasks: list[str]) -> pd.DataFrame:
     return frame[is_known.all(axis=1) | (~is_known.any(axis=1) & frame.printed_mean.notna())]
 
 # %% ../../nbs/08_papers/11_audits.ipynb #33c6a030
-class _Comparison(NamedTuple):
+class _Contrast(NamedTuple):
     "Rows, those that they are compared with, and the values of which they are compared."
 
     name: str
@@ -74,19 +74,19 @@ def _chosen(frame: pd.DataFrame, text: str, where: str) -> pd.Index:
     return chosen
 
 # %% ../../nbs/08_papers/11_audits.ipynb #30d95960
-def _comparisons(claim: dict, frame: pd.DataFrame, tasks: list[str]) -> list[_Comparison]:
+def _contrasts(claim: dict, frame: pd.DataFrame, tasks: list[str]) -> list[_Contrast]:
     "What a claim compares."
     where, column, each = f'the claim {claim["reading"]!r}', claim.get('column', 'mean'), claim.get('each')
     if pairs := claim.get('pairs'):
         rows = [[_chosen(frame, name, where) for name in pair] for pair in pairs]
-        return [_Comparison(' − '.join(pair), *chosen, column) for pair, chosen in zip(pairs, rows, strict=True)]
+        return [_Contrast(' − '.join(pair), *chosen, column) for pair, chosen in zip(pairs, rows, strict=True)]
     of, than = (_chosen(frame, claim[side], where) if side in claim else pd.Index([]) for side in ('of', 'than'))
     if each == 'task':
-        return [_Comparison(task_title(task), of, than, task) for task in tasks]
+        return [_Contrast(task_title(task), of, than, task) for task in tasks]
     if each is None:
-        return [_Comparison('', of, than, column)]
+        return [_Contrast('', of, than, column)]
     groups, of_each = frame.loc[of].groupby(each).groups.items(), frame.groupby(each).groups
-    return [_Comparison(str(name), rows, than.intersection(of_each[name]), column) for name, rows in groups]
+    return [_Contrast(str(name), rows, than.intersection(of_each[name]), column) for name, rows in groups]
 
 # %% ../../nbs/08_papers/11_audits.ipynb #fd597838
 _CHOICES = {  # which of the values of some rows
@@ -103,7 +103,7 @@ def _values(frame: pd.DataFrame, rows: pd.Index, column: str) -> pd.Series:
     return (frame[column] if column in frame else frame.eval(column, engine='python')).loc[rows]
 
 
-def _quantity(claim: dict, frame: pd.DataFrame, compared: _Comparison) -> float:
+def _quantity(claim: dict, frame: pd.DataFrame, compared: _Contrast) -> float:
     "The number that a comparison comes to."
     first = _CHOICES[claim.get('by', 'mean')](_values(frame, compared.of, compared.column))
     if compared.than.empty:
@@ -166,7 +166,7 @@ class _Words:
         whose = values.index[values == chosen] if len(values) > 1 else ()
         return self.number(chosen) + (f' ({self.name(whose[0])})' if len(whose) else '')
 
-    def of_many(self, frame: pd.DataFrame, compared: list[_Comparison], quantities: list[float]) -> str:
+    def of_many(self, frame: pd.DataFrame, compared: list[_Contrast], quantities: list[float]) -> str:
         "Each of several comparisons, or how many of them are above zero."
         is_by_task = self.claim.get('each') == 'task'
         if is_by_task or len(quantities) > 12:
@@ -181,7 +181,7 @@ class _Words:
         return '; '.join(told)
 
 # %% ../../nbs/08_papers/11_audits.ipynb #11929054
-def _found_of_one(words: _Words, frame: pd.DataFrame, compared: _Comparison, quantity: float, tasks: list[str]) -> str:
+def _found_of_one(words: _Words, frame: pd.DataFrame, compared: _Contrast, quantity: float, tasks: list[str]) -> str:
     "A number with whose it is, or both sides of a comparison."
     claim, of = words.claim, _values(frame, compared.of, compared.column)
     if claim.get('ratio') or words.is_count or ('printed' in claim and len(compared.than)):
@@ -198,7 +198,7 @@ def _found_of_one(words: _Words, frame: pd.DataFrame, compared: _Comparison, qua
     return '; '.join(told)
 
 # %% ../../nbs/08_papers/11_audits.ipynb #0c78eca3
-class _Reading:
+class _AuditedClaim:
     "A claim read of published cells."
 
     def __init__(self, paper: str, claim: dict, cells: pd.DataFrame, limits: dict):
@@ -216,7 +216,7 @@ class _Reading:
             self.tasks = claim.get('tasks') or [task for task in tasks if task in printed]
             self.frame = _system_rows(self.cells, self.tasks)
         self.whole = self.with_means(self.frame)
-        self.compared = _comparisons(claim, self.whole, self.tasks)
+        self.compared = _contrasts(claim, self.whole, self.tasks)
 
     def with_means(self, frame: pd.DataFrame, left_out: str = '') -> pd.DataFrame:
         "A frame with mean, gain, rank and place, and a column for each of the paper's groups of rows."
@@ -251,31 +251,31 @@ class _Reading:
         return named.unique()
 
 # %% ../../nbs/08_papers/11_audits.ipynb #8d412509
-def _has_task_means(reading: _Reading) -> bool:
+def _has_task_means(audited: _AuditedClaim) -> bool:
     "Whether a claim compares means over tasks, of which one can be left out."
-    claim, tasks = reading.claim, reading.tasks
+    claim, tasks = audited.claim, audited.tasks
     if not tasks or claim.get('each') == 'task' or claim.get('by') == 'count' or claim.get('column') == 'size':
         return False
-    rows = reading.frame.reindex(columns=tasks).loc[reading.rows()]
+    rows = audited.frame.reindex(columns=tasks).loc[audited.rows()]
     return not rows.isna().all(axis=1).any()
 
 
-def _turning(reading: _Reading) -> list[str]:
+def _turning(audited: _AuditedClaim) -> list[str]:
     "The tasks without which a claim of task means, that is no printed number, changes."
-    holds, frame = reading.holds(reading.quantities(reading.whole)), reading.frame
-    left = {task: reading.quantities(reading.with_means(frame, task)) for task in reading.tasks}
-    return [task for task, quantities in left.items() if reading.holds(quantities) != holds]
+    holds, frame = audited.holds(audited.quantities(audited.whole)), audited.frame
+    left = {task: audited.quantities(audited.with_means(frame, task)) for task in audited.tasks}
+    return [task for task, quantities in left.items() if audited.holds(quantities) != holds]
 
 
-def _one_out(reading: _Reading) -> str:
+def _one_out(audited: _AuditedClaim) -> str:
     "What leaving one task out changes; nothing to say where no mean is compared."
-    if not _has_task_means(reading):
+    if not _has_task_means(audited):
         return ''
-    if 'printed' not in reading.claim:
-        turning = list(map(task_title, _turning(reading)))
+    if 'printed' not in audited.claim:
+        turning = list(map(task_title, _turning(audited)))
         return f'changes without {", ".join(turning)}' if turning else 'the same'
-    scale = reading.claim.get('scale', 100)
-    value = {t: scale * reading.quantities(reading.with_means(reading.frame, t))[0] for t in reading.tasks}
+    scale = audited.claim.get('scale', 100)
+    value = {t: scale * audited.quantities(audited.with_means(audited.frame, t))[0] for t in audited.tasks}
     ends = (min(value, key=value.get), max(value, key=value.get))
     return ' to '.join(f'{value[task]:.1f} (without {task_title(task)})' for task in ends)
 
@@ -286,17 +286,17 @@ def _claims(paper: str) -> list[dict]:
     return rows[paper]['claims']
 
 
-def _printed_claim(reading: _Reading) -> dict:
+def _printed_claim(audited: _AuditedClaim) -> dict:
     "What a source says, how it is read, and what was found."
-    claim = reading.claim
+    claim = audited.claim
     return {
         'words': f'“{claim["words"]}”' if claim.get('words') else '',
         'source': claim['source'],
         'table': ', '.join(_tables(claim)),
         'reading': claim['reading'],
         'printed': str(claim.get('printed') or claim.get('said') or ''),
-        'holds': 'yes' if reading.holds(reading.quantities(reading.whole)) else 'no',
-        'found': reading.found(),
+        'holds': 'yes' if audited.holds(audited.quantities(audited.whole)) else 'no',
+        'found': audited.found(),
     }
 
 # %% ../../nbs/08_papers/11_audits.ipynb #4f82f029
@@ -307,11 +307,10 @@ def audit(
 ) -> pd.DataFrame:
     "Each claim of a paper: whether it holds, what was found, and what leaving one task out changes."
     cells = published(paper) if cells is None else cells
-    readings = [_Reading(paper, claim, cells, limits) for claim in _claims(paper)]
-    audited = pd.DataFrame(
-        [_printed_claim(reading) | {'leaving one task out': _one_out(reading)} for reading in readings]
-    )
-    return audited if audited.words.any() else audited.drop(columns='words')
+    audited_claims = [_AuditedClaim(paper, claim, cells, limits) for claim in _claims(paper)]
+    rows = [_printed_claim(one) | {'leaving one task out': _one_out(one)} for one in audited_claims]
+    frame = pd.DataFrame(rows)
+    return frame if frame.words.any() else frame.drop(columns='words')
 
 # %% ../../nbs/08_papers/11_audits.ipynb #ca11ce12
 def claims_on_cells(
@@ -320,42 +319,42 @@ def claims_on_cells(
     "The printed rows and tasks that a claim hangs on: without the task it changes; `share` is the row's part of it."
     cells, found = published(paper), []
     for claim in _claims(paper):
-        reading = _Reading(paper, claim, cells, {})
+        audited = _AuditedClaim(paper, claim, cells, {})
         shares = {}  # of a row in the claim
-        for side in [side for compared in reading.compared for side in (compared.of, compared.than)]:
+        for side in [side for compared in audited.compared for side in (compared.of, compared.than)]:
             for name in side:
-                shares[name] = shares.get(name, 0) + 1 / len(side) / len(reading.compared)
-        rows = reading.cells.drop_duplicates('name').set_index('name')[['paper', 'table', 'system', 'variant']]
+                shares[name] = shares.get(name, 0) + 1 / len(side) / len(audited.compared)
+        rows = audited.cells.drop_duplicates('name').set_index('name')[['paper', 'table', 'system', 'variant']]
         rows = rows.assign(reading=claim['reading'], share=pd.Series(shares, dtype=float)).dropna(subset='share')
-        tasks = _turning(reading) if _has_task_means(reading) and 'printed' not in claim else []
+        tasks = _turning(audited) if _has_task_means(audited) and 'printed' not in claim else []
         found += [rows.assign(task=task) for task in tasks]
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
 
 # %% ../../nbs/08_papers/11_audits.ipynb #82e3532a
-def _known(reading: _Reading) -> pd.DataFrame:
+def _known(audited: _AuditedClaim) -> pd.DataFrame:
     "Which cells of a claim have a second number."
-    if reading.claim.get('long'):
-        return pd.DataFrame(index=reading.frame.index)
-    cells, column = reading.cells[reading.cells.task.notna()], reading.claim.get('column', '')
-    read = [task for task in reading.frame if task in reading.tasks or f'`{task}`' in column]
+    if audited.claim.get('long'):
+        return pd.DataFrame(index=audited.frame.index)
+    cells, column = audited.cells[audited.cells.task.notna()], audited.claim.get('column', '')
+    read = [task for task in audited.frame if task in audited.tasks or f'`{task}`' in column]
     replaced = cells.pivot(index='name', columns='task', values='replaced').astype('boolean')
-    return replaced.reindex(index=reading.frame.index, columns=read).fillna(False).astype(bool)
+    return replaced.reindex(index=audited.frame.index, columns=read).fillna(False).astype(bool)
 
 # %% ../../nbs/08_papers/11_audits.ipynb #5c9ca5b8
-def _at_end(reading: _Reading, known: pd.DataFrame, shift: float) -> list[float]:
+def _at_end(audited: _AuditedClaim, known: pd.DataFrame, shift: float) -> list[float]:
     "The numbers of a claim with its rows moved by `shift` and all others against them, where nothing is known."
     found = []
-    for compared in reading.compared:
-        moves = pd.Series(-shift, index=reading.frame.index)
+    for compared in audited.compared:
+        moves = pd.Series(-shift, index=audited.frame.index)
         moves[compared.of] = shift
-        frame = reading.frame.assign(printed_mean=reading.frame.printed_mean + moves)
+        frame = audited.frame.assign(printed_mean=audited.frame.printed_mean + moves)
         for task in known:
             frame[task] = frame[task] + moves.where(~known[task], 0)
-        found.append(_quantity(reading.claim, reading.with_means(frame), compared))
+        found.append(_quantity(audited.claim, audited.with_means(frame), compared))
     return found
 
 # %% ../../nbs/08_papers/11_audits.ipynb #02b52da8
-def _with_bounds(printed: _Reading, second: _Reading) -> dict:
+def _with_bounds(printed: _AuditedClaim, second: _AuditedClaim) -> dict:
     "What second numbers say of a claim."
     claim, words, known = second.claim, second.words, _known(second)
     of_claim = known.reindex(second.rows())
@@ -386,6 +385,6 @@ def second_audit(
     "Each claim of a paper over printed numbers, and with second ones in their place."
     replaced, rows = in_place_of_printed(cells), []
     for claim in _claims(paper):
-        printed, second = (_Reading(paper, claim, of, {}) for of in (cells, replaced))
+        printed, second = (_AuditedClaim(paper, claim, of, {}) for of in (cells, replaced))
         rows.append({'paper': paper} | _printed_claim(printed) | _with_bounds(printed, second))
     return pd.DataFrame(rows)

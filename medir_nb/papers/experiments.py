@@ -4,22 +4,25 @@
 
 # %% auto #0
 __all__ = ['first_stage', 'unexpanded', 'all_pairs', 'against_baseline', 'by_label', 'Experiment', 'gain_rows', 'gain_verdict',
-           'write_tables', 'experiment', 'seeded_name', 'systems_of', 'Seeds', 'worth_table']
+           'write_tables', 'experiment', 'seeded_name', 'Seeds', 'worth_table']
 
 # %% ../../nbs/08_papers/06_experiments.ipynb #cde4b0d1
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+import numpy as np
 import pandas as pd
-from ..core import atomic_path, checked, machine, to_markdown, versions, write_json
+from ..core import atomic_path, checked, machine, MedirError, to_markdown, versions, write_json
 from ..data import task_folder
 from ..evaluator import compare, compare_all, evaluate_grid, holm, interval, measure_label, oracle_scores
 from ..evaluator import over_seeds, ScoreFrame, Scores, scores_table, seed_spread, table_apart, tests_table
 from ..evaluator import with_interval
 from ..generator import configure
 from .table import Ledger
+from .table_rows import PrintedName
 from .verdicts import system_or_none, unlimited_name
+from ..trainer.progress import TrainedStages
 
 # %% ../../nbs/08_papers/06_experiments.ipynb #ec4cdc1a
 def _without(part: str, expression: str) -> str:
@@ -42,7 +45,7 @@ def _spelling(expression: str) -> str:
     return str(system_or_none(expression) or expression)
 
 
-def scores_by_system(scores: list[Scores]) -> dict[tuple, Scores]:
+def scores_by_system(scores: list[Scores]) -> dict[tuple[str, str], Scores]:
     "(task, expression) → its scores."
     return {(score.task.name, _spelling(score.system)): score for score in scores}
 
@@ -101,7 +104,8 @@ def by_label(
         groups = {label: part for label, part in values.groupby(values.index.map(labels)) if len(part) >= least}
         covered = f'{sum(map(len, groups.values()))}/{len(values)}'
         for label, part in groups.items():
-            mean = with_interval(part.mean(), *interval(part.to_numpy()))
+            ends = np.clip(interval(part.to_numpy()), 0, 1)  # one by Student's t knows no ends
+            mean = with_interval(part.mean(), *ends)
             rows.append((score.task.name, label, len(part), covered, score.label, mean))
     long = pd.DataFrame(rows, columns=[*about, 'system', measure])
     wide = long.pivot(index=about, columns='system', values=measure)
@@ -122,7 +126,7 @@ class Experiment:
     "Scores of systems on tasks, and why others could not run; tables, tests and ledgers are made from them."
 
     scores: list[Scores]
-    not_run: dict  # (system, task) → MedirError
+    not_run: dict[tuple[str, str], MedirError]  # (system, task) → why
     paper_tasks: tuple = ()  # whose scores stand beside published ones
     baseline: str | Callable | None = None
     measure: str | None = None  # of the tests; the first of each task
@@ -152,11 +156,7 @@ class Experiment:
         rows = [(system, task, str(why)) for (system, task), why in self.not_run.items()]
         return pd.DataFrame(rows, columns=['system', 'task', 'why'])
 
-    def seeds(self, named: dict[str, list[str]]) -> 'Seeds':
-        "The scores under names, of one or several seeds each (see `Seeds`)."
-        return Seeds.of(self.scores, named)
-
-    def by_system(self) -> dict[tuple, Scores]:
+    def by_system(self) -> dict[tuple[str, str], Scores]:
         "(task, expression in its normal spelling) → its scores."
         return scores_by_system(self.scores)
 
@@ -165,7 +165,11 @@ class Experiment:
         if vectors:
             seconds = {'seconds': lambda score: round(score.stats.get('seconds', 0), 1)}
             columns = {'encoded_docs': 0, 'cached_docs': 0, 'truncated_docs': 0} | columns | seconds
-        return _statistics([score for score in self.scores if where is None or where(score)], columns)
+        records = []
+        for score in [score for score in self.scores if where is None or where(score)]:
+            values = {k: c(score) if callable(c) else score.stats.get(k, c) for k, c in columns.items()}
+            records.append({'task': score.task.name, 'system': score.label} | values)
+        return pd.DataFrame(records)
 
     def figure_rows(self) -> pd.DataFrame:
         "The rows of `scores_figure` on the first task."
@@ -178,15 +182,6 @@ class Experiment:
     _repr_html_ = _experiment_html
 
 # %% ../../nbs/08_papers/06_experiments.ipynb #1305befd
-def _statistics(scores: list[Scores], columns: dict) -> pd.DataFrame:
-    "A row a score; a column is a function of it, or what stands where it has no statistic of that name."
-    records = []
-    for score in scores:
-        values = {k: c(score) if callable(c) else score.stats.get(k, c) for k, c in columns.items()}
-        records.append({'task': score.task.name, 'system': score.label} | values)
-    return pd.DataFrame(records)
-
-
 _GAINS = ['panel', 'row', 'column', 'plain', 'score', 'difference', 'low', 'high', 'p', 'wins', 'losses', 'n']
 
 
@@ -261,7 +256,8 @@ def experiment(
     for name, options in (llm_options or {}).items():
         configure(name, **options)
     options = {'dtype': dtype or None, 'device': device or None}
-    systems = systems_of(systems) if isinstance(systems, dict) else systems
+    if isinstance(systems, dict):
+        systems = list(dict.fromkeys(system for group in systems.values() for system in group))
     scores, not_run = evaluate_grid(tasks, systems, limit=limit, **options)
     at_hand = [task for task in paper_tasks if local_systems and task not in tasks and task_folder(task)]
     local_scores, local_not_run = evaluate_grid(at_hand, local_systems, limit=local_limit, **options)
@@ -279,11 +275,6 @@ def experiment(
 def seeded_name(*parts: str, seed: int, seeds: list[int]) -> str:
     "The name of a checkpoint: its parts, and its seed unless that is the first of `seeds`."
     return '-'.join(filter(None, [*parts, '' if seed == seeds[0] else f'seed{seed}']))
-
-
-def systems_of(named: dict[str, list[str]]) -> list[str]:
-    "The systems of all names, each once."
-    return list(dict.fromkeys(system for systems in named.values() for system in systems))
 
 # %% ../../nbs/08_papers/06_experiments.ipynb #660149c9
 @dataclass(eq=False)
@@ -341,3 +332,36 @@ def worth_table(
     words = 'better', 'worse', 'no difference shown'
     verdicts = [gain_verdict(d, p, words) for d, p in zip(tests.difference, tests.p_holm, strict=True)]
     return answers.assign(**{f'than the {whole}': verdicts}) if len(pairs) else pd.DataFrame()
+
+# %% ../../nbs/08_papers/06_experiments.ipynb #763fffa2
+def train_each(keys: list[tuple], train: Callable) -> tuple[dict, dict]:
+    "(name, seed) → what `train(name, seed)` left, and name → why it left nothing."
+    trained, faults = {}, {}
+    for name, seed in keys:
+        try:
+            trained[name, seed] = train(name, seed)
+        except MedirError as error:
+            faults[name] = error
+            print(f'{name}: not trained: {error}')
+    if faults and not trained:
+        raise next(iter(faults.values()))
+    return trained, faults
+
+# %% ../../nbs/08_papers/06_experiments.ipynb #cabaf6fd
+def trainings_table(trained: dict[tuple, TrainedStages], *names: str) -> pd.DataFrame:
+    "A row a stage of each training, with the parts of its key under `names`."
+    tables = [stages.table().assign(**dict(zip(names, key, strict=True))) for key, stages in trained.items()]
+    return pd.concat(tables, ignore_index=True)
+
+
+def last_checkpoints(trained: dict[tuple, TrainedStages]) -> dict[str, list[str]]:
+    "Name → the last checkpoint of each of its seeds."
+    last = {key: [*stages.checkpoints.values()][-1] for key, stages in trained.items()}
+    return {name: [last[key] for key in last if key[0] == name] for name, _ in last}
+
+# %% ../../nbs/08_papers/06_experiments.ipynb #e6c6023d
+def row_systems(cells: pd.DataFrame, names: dict[str, str], named: dict[str, list[str]]) -> dict[PrintedName, str]:
+    "Printed (system, variant) → the first system of the name that `names` has for the variant or else the system."
+    rows = map(PrintedName, cells.system, cells.variant)
+    name_of = {row: names.get(row.variant, names.get(row.system)) for row in rows}
+    return {row: named[name][0] for row, name in name_of.items() if name in named}

@@ -19,7 +19,7 @@ from ..retrieval import System
 from .independent import with_independent
 from .papers import mark_notes
 from .table_rows import ABSENT, Column, ColumnKey, is_bm25, is_generated, join_scores, Measured
-from .table_rows import measured_cell, none_if_missing, printed_expression, PrintedName, Row
+from .table_rows import LedgerRow, measured_cell, none_if_missing, printed_expression, PrintedName
 from .verdicts import data_needs, system_needs, system_or_none, task_reason, verdict
 
 # %% ../../nbs/08_papers/04_table.ipynb #51c03e85
@@ -28,19 +28,19 @@ def task_title(task: str) -> str:
     return registry('tasks').get(task, {}).get('title', task)
 
 
-def _said_of(row: Row, said: dict, *place):
+def _said_of(row: LedgerRow, said: dict, *place):
     "What a mapping holds of a row at a place, under the most exact of the row's names; None where it holds nothing."
     return next((said[(name, *place)] for name in row.names if (name, *place) in said), None)
 
 
-def _row_needs(row: Row) -> str:
+def _row_needs(row: LedgerRow) -> str:
     "What running a printed row needs, its data aside."
     if row.systems:
         return system_needs(row.systems[0]) if isinstance(row.systems[0], System) else ''
     return "the settings of the paper's BM25" if is_bm25(row) else 'a registry row for this system'
 
 # %% ../../nbs/08_papers/04_table.ipynb #66da7bb9
-def _cell_needs(row: Row, column: Column, not_run: dict) -> str:
+def _cell_needs(row: LedgerRow, column: Column, not_run: dict) -> str:
     "What measuring one cell needs."
     if column.parts:
         return 'all of ' + ', '.join(map(task_title, column.parts))
@@ -62,14 +62,12 @@ class Switch(NamedTuple):
     name: str
     value: float
 
-# %% ../../nbs/08_papers/04_table.ipynb #f855996a
-_SECOND = ('independent', 'independent_verdict', 'independent_source')  # of `with_independent`
-
 # %% ../../nbs/08_papers/04_table.ipynb #198fc4c2
+_SECOND = ('independent', 'independent_verdict', 'independent_source')  # of `with_independent`
 _OF_ROW = ('paper', 'table', 'group', 'system', 'variant', 'label', 'size', 'name')
 
 
-def _entry(row: Row, key: ColumnKey, columns: dict[ColumnKey, Column], not_run: dict, switches: dict) -> dict | None:
+def _entry(row: LedgerRow, key: ColumnKey, columns: dict, not_run: dict, switches: dict) -> dict | None:
     "One row of a ledger's long frame; None where nothing is printed and nothing was measured."
     column, printed, here = columns[key], row.cells.get(key), measured_cell(row, columns, key)
     if printed is None and here is None:
@@ -130,7 +128,7 @@ def cell_text(
     return f'{published} | {measured} {difference} {entry["verdict"]}{ends}'
 
 # %% ../../nbs/08_papers/04_table.ipynb #4b5c4877
-def row_text(row: Row) -> str:
+def row_text(row: LedgerRow) -> str:
     "The label of a row, with the reason where it stands apart."
     why = row.apart.removeprefix(ABSENT).lstrip('; ')
     return ('↳ ' if row.beside else '') + row.label + (f' ({why})' if why else '')
@@ -244,7 +242,7 @@ def _compared_cells(ledger) -> list[dict]:
 
 # %% ../../nbs/08_papers/04_table.ipynb #51b9aa02
 def slip_switches(
-    rows: list[Row],
+    rows: list[LedgerRow],
     scores,  # among them those with a slip
 ) -> dict[SwitchKey, Switch]:
     "What the systems of `rows` score with a slip, by cell: of several slips the one nearest to the printed number."
@@ -278,7 +276,7 @@ class Ledger:
         self,
         cells: pd.DataFrame,  # of `published`
         scores=(),
-        not_run: dict[tuple, MedirError] | None = None,  # (row, task) → why it is missing, of `evaluate_grid`
+        not_run: dict[tuple, MedirError] | None = None,  # (system, task) → why it is missing, of `evaluate_grid`
         systems: dict[str | PrintedName, str | list[str]] | None = None,  # expressions that no registry row knows
         switches: dict[SwitchKey, Switch] | None = None,  # of `setting_switches`
     ):

@@ -131,7 +131,7 @@ def printed_columns(scored: pd.DataFrame) -> dict[ColumnKey, Column]:
 
 # %% ../../nbs/08_papers/02_table_rows.ipynb #b35b239b
 @dataclass(eq=False)
-class Row:
+class LedgerRow:
     "A row of the ledger: a printed system, or measured scores apart from it."
 
     group: str
@@ -145,7 +145,7 @@ class Row:
     apart: str = ''  # why it has no difference
     cells: dict = field(default_factory=dict)  # ColumnKey → published cell
     scores: dict = field(default_factory=dict)  # ColumnKey → [Scores]
-    beside: 'Row | None' = None  # the printed row that it stands below
+    beside: 'LedgerRow | None' = None  # the printed row that it stands below
 
     @property
     def name(self) -> str:
@@ -159,7 +159,7 @@ class Row:
         return tuple(filter(None, (*exact, self.name, self.system)))
 
 # %% ../../nbs/08_papers/02_table_rows.ipynb #63e1b545
-def is_bm25(row: Row) -> bool:
+def is_bm25(row: LedgerRow) -> bool:
     "Whether a row is what a paper calls BM25, whichever it ran: a retriever of ours without a model."
     return printed_name(row.system).lower() in RETRIEVERS
 
@@ -187,7 +187,7 @@ def _given_expressions(first, systems: dict) -> tuple:
     return tuple(parse(name, runnable=False) for name in names if name)
 
 # %% ../../nbs/08_papers/02_table_rows.ipynb #2ddebe74
-def printed_rows(cells: pd.DataFrame, systems: dict[str | PrintedName, str | list[str]]) -> list[Row]:
+def printed_rows(cells: pd.DataFrame, systems: dict[str | PrintedName, str | list[str]]) -> list[LedgerRow]:
     "A row a printed system."
     for name in set(systems) - {*cells.system, *zip(cells.system, cells.variant, strict=True)}:
         fix = nearest(str(name), set(cells.system))
@@ -197,7 +197,7 @@ def printed_rows(cells: pd.DataFrame, systems: dict[str | PrintedName, str | lis
     for _, row_cells in scored.groupby(['paper', 'table', 'system', 'variant'], sort=False, dropna=False):
         first = next(row_cells.itertuples())
         same_row = (cells.table == first.table) & (cells.system == first.system) & (cells.variant == first.variant)
-        row = Row(
+        row = LedgerRow(
             group=none_if_missing(first.group) or '',
             system=first.system,
             variant=none_if_missing(first.variant) or '',
@@ -228,7 +228,7 @@ def _likeness(score, system, expected) -> tuple[int, str]:
     return _ANOTHER, ''
 
 # %% ../../nbs/08_papers/02_table_rows.ipynb #9adc521f
-def matching_row(score, rows: list[Row]) -> tuple[Row | None, str]:
+def matching_row(score, rows: list[LedgerRow]) -> tuple[LedgerRow | None, str]:
     "The printed row that a score belongs to or comes nearest to, and why it stands apart from it."
     if (system := system_or_none(score.system)) is None:
         return None, ''
@@ -253,7 +253,7 @@ def _without_seed(label: str) -> str:
     return re.sub(r',?seed=\d+', '', label)
 
 
-def _row_apart(score, rows: list[Row], beside: Row | None, why: str) -> Row:
+def _row_apart(score, rows: list[LedgerRow], beside: LedgerRow | None, why: str) -> LedgerRow:
     "The row for scores that stand apart for this reason: below the row `beside`, or at the end."
     group = beside.group if beside else 'not in the paper'
     for row in rows:
@@ -265,13 +265,13 @@ def _row_apart(score, rows: list[Row], beside: Row | None, why: str) -> Row:
             return row
     size = beside.size if beside else registry('models').get(score.system, {}).get('size', '')
     paper, table = rows[0].paper, rows[0].table
-    row = Row(group, score.system, '', score.label, size, paper, table, apart=why, beside=beside)
+    row = LedgerRow(group, score.system, '', score.label, size, paper, table, apart=why, beside=beside)
     last = max(i for i, other in enumerate(rows) if not beside or other is beside or other.beside is beside)
     rows.insert(last + 1, row)
     return row
 
 # %% ../../nbs/08_papers/02_table_rows.ipynb #226841f2
-def _place(score, rows: list[Row], columns: dict[ColumnKey, Column]):
+def _place(score, rows: list[LedgerRow], columns: dict[ColumnKey, Column]):
     "Put a score into its row, or into a row apart, if the table has a column for it."
     measures = {str(parse_measure(measure)) for measure in score.measures}
     task = unlimited_name(score.task)
@@ -291,7 +291,7 @@ def join_scores(
     cells: pd.DataFrame,  # published
     scores,  # measured, in the order in which rows apart shall stand
     systems: dict,  # what runs a printed row, where the registry does not know
-) -> tuple[dict[ColumnKey, Column], list[Row]]:
+) -> tuple[dict[ColumnKey, Column], list[LedgerRow]]:
     "Columns, and rows with their scores; scores on tasks that the table lacks are left aside."
     scored = cells[cells.measure.notna()]
     check(len(scored), 'no published scores among these cells', 'Ledger', 'choose them with published(paper, table)')
@@ -345,7 +345,7 @@ def _over_seeds(rows: list[dict]) -> Measured:
     return Measured(value, spread=(min(values), max(values)), **about)
 
 
-def _over_tasks(row: Row, columns: dict[ColumnKey, Column], mean: Column) -> Measured | None:
+def _over_tasks(row: LedgerRow, columns: dict[ColumnKey, Column], mean: Column) -> Measured | None:
     "A mean over tasks; None unless all of them are measured."
     fitting = {c.task: key for key, c in reversed(columns.items()) if c.task and mean.measure in ('mean', c.measure)}
     keys = [fitting.get(task) for task in mean.parts]
@@ -359,7 +359,7 @@ def _over_tasks(row: Row, columns: dict[ColumnKey, Column], mean: Column) -> Mea
     return Measured(value, low, high, None, revision, dtype, sum(c.n_queries for c in cells))
 
 
-def measured_cell(row: Row, columns: dict[ColumnKey, Column], key: ColumnKey) -> Measured | None:
+def measured_cell(row: LedgerRow, columns: dict[ColumnKey, Column], key: ColumnKey) -> Measured | None:
     "What was measured in one cell; None where nothing was."
     column = columns[key]
     if column.parts:
@@ -368,7 +368,7 @@ def measured_cell(row: Row, columns: dict[ColumnKey, Column], key: ColumnKey) ->
     return _over_seeds(rows) if rows else None
 
 # %% ../../nbs/08_papers/02_table_rows.ipynb #41fa03af
-def is_generated(row: Row) -> bool:
+def is_generated(row: LedgerRow) -> bool:
     "Whether the row's text is generated anew, and not replayed from the authors' or from a file."
     writers = [s.expansion[1] for s in row.systems if isinstance(s, System) and s.expansion]
     return any('@' not in writer and not writer.startswith('file:') for writer in writers)
