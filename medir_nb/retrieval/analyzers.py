@@ -273,10 +273,6 @@ def _jieba(texts: list[str]) -> list[list[str]]:
     return [[word for part in text.split() for word in _jieba_words(part)] for text in texts]
 
 # %% ../../nbs/04_retrieval/03_analyzers.ipynb #ebdd816d
-def _lucene_words(texts: list[str], stopwords: str) -> list[list[str]]:
-    return lucene_tokens(texts, stop_words(stopwords), _snowball_stem)
-
-
 def _tokenizer(row: Language):
     "What cuts texts in the language of a row."
     stemmer, dropped = _snowball(row.stemmer), re.compile(row.drop or '(?!)')
@@ -293,7 +289,7 @@ def _tokenizer(row: Language):
 
 # %% ../../nbs/04_retrieval/03_analyzers.ipynb #ac2bcb6f
 _TOKENIZERS = {
-    'words': _lucene_words,
+    'words': lambda texts, stopwords: lucene_tokens(texts, stop_words(stopwords), _snowball_stem),
     'lucene': lambda texts, stopwords: lucene_tokens(texts, stop_words(stopwords)),
     'english': lambda texts, stopwords: _stemmed(texts, 'english', stopwords),
     'porter': lambda texts, stopwords: _stemmed(texts, 'porter', stopwords),

@@ -518,8 +518,7 @@ class BM25:
             scores = self.index.scores(tokens[query_id])[[position[doc] for doc in group.doc_id]]
             if self.scorer == 'lucene':  # whose scores have no ties
                 order = np.lexsort((group.doc_id.to_numpy(str), -scores))
-                falling = falling_scores(scores[order])
-                scores = falling[np.argsort(order)]  # back in the order of the group
+                scores = falling_scores(scores[order])[np.argsort(order)]  # back in the order of the group
             parts.append(group.assign(score=scores.astype(float)))
         return pd.concat(parts, ignore_index=True)
 

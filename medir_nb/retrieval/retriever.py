@@ -225,21 +225,17 @@ def _split_settings(system: System) -> tuple[list, dict]:
 
 # %% ../../nbs/04_retrieval/08_retriever.ipynb #b2500014
 @functools.cache
-def _tell_renamed(old: tuple, new: tuple):
-    "Say once a process what a setting is called now."
-    note(f'bm25: {"=".join(old)} is written {"=".join(new)} now')
-
-
-def _by_new_name(setting: tuple) -> tuple:
-    "A setting as it is called now."
-    if new := RENAMED_SETTINGS.get(setting):
-        _tell_renamed(setting, new)
-    return new or setting
+def _new_name(setting: tuple) -> tuple:
+    "A renamed setting as it is called now, which is said once a process."
+    new = RENAMED_SETTINGS[setting]
+    note(f'bm25: {"=".join(setting)} is written {"=".join(new)} now')
+    return new
 
 # %% ../../nbs/04_retrieval/08_retriever.ipynb #7f0289a7
 def normal_bm25(system: System) -> System:
     "The settings of BM25 checked, in one order, without what is default."
-    system = replace(system, settings=tuple(map(_by_new_name, system.settings)))
+    named = tuple(_new_name(setting) if setting in RENAMED_SETTINGS else setting for setting in system.settings)
+    system = replace(system, settings=named)
     presets, chosen = _split_settings(system)
     defaults = BM25_DEFAULTS | (BM25_PRESETS[presets[0]] if presets else {})
     options = {name: (defaults[name], fits) for name, fits in _OPTIONS.items()}
@@ -249,9 +245,8 @@ def normal_bm25(system: System) -> System:
     fits = settings['query_weighting'] == 'tf' if is_lucene else settings['fields'] == 'joined'
     fix = 'query_weighting=tf goes with scorer=lucene, fields=joined with bm25s; bm25(multifield) has fields apart'
     check(fits, f'the settings of {system} do not go together', None, fix)
-    kept = [
-        (name, chosen[name]) for name in BM25_DEFAULTS if name in changed or (name == 'analyzer' and name in chosen)
-    ]
+    shown = chosen.keys() & {*changed, 'analyzer'}
+    kept = [(name, chosen[name]) for name in BM25_DEFAULTS if name in shown]
     return replace(system, settings=(*((preset, None) for preset in presets), *kept))
 
 # %% ../../nbs/04_retrieval/08_retriever.ipynb #fecfeed7
