@@ -186,8 +186,7 @@ def _stemmed(texts: list[str], stemmer: str, stopwords: str, **pattern) -> list[
 
 
 def _lucene_like(texts: list[str], stopwords: str) -> list[list[str]]:
-    without_possessive = [_POSSESSIVE.sub('', text) for text in texts]
-    return _stemmed(without_possessive, 'porter', stopwords, token_pattern=_LUCENE_LIKE)
+    return _stemmed([_POSSESSIVE.sub('', text) for text in texts], 'porter', stopwords, token_pattern=_LUCENE_LIKE)
 
 # %% ../../nbs/04_retrieval/03_analyzers.ipynb #3fa551d5
 @functools.cache

@@ -33,8 +33,7 @@ def window_spans(
     step: int,  # by which it moves up
 ) -> list[tuple[int, int]]:
     "First and last position (not included) of RankGPT's windows, from the end of a list."
-    starts = [*range(n - window, 0, -step), 0]
-    return [(start, n - i * step) for i, start in enumerate(starts)]
+    return [(start, n - i * step) for i, start in enumerate([*range(n - window, 0, -step), 0])]
 
 
 def most_windows(n: int, settings: dict) -> int:
@@ -63,8 +62,7 @@ def _sift(heap: list, place: int, size: int, children: int):
     "Let what stands at `place` sink below the best of its children, as far as answers say."
     while children * place + 1 < size:
         places = [place, *range(children * place + 1, min(children * (place + 1) + 1, size))]
-        window = [heap[p] for p in places]
-        (named,) = yield [window]
+        (named,) = yield [[heap[p] for p in places]]
         best = places[named[0]] if named else place
         if best == place:
             return
