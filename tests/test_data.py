@@ -172,7 +172,7 @@ def test_language_of_a_folder_and_its_override(tmp_path, medir):
     folder = write_beir(tmp_path / 'zh', documents, [('问', '糖尿病用什么药')], [('问', '甲', 1)])
     assert load_task(str(folder)).language == 'zh' and load_task(str(folder), lang='en').language == 'en'
     out = medir('evaluate', folder, '--system', 'bm25')
-    assert out.code == 0 and 'bm25(analyzer=grams)' in out.out and ', zh:' in out.err
+    assert out.code == 0 and 'bm25(analyzer=unigram_bigram)' in out.out and ', zh:' in out.err
 
 
 def test_limit_keeps_judged_documents_first(beir):

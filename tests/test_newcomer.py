@@ -376,18 +376,18 @@ def test_a_killed_mine_keeps_each_text_as_it_ends_and_goes_on(tmp_path):
 
 
 def test_grams_are_characters_and_bigrams_with_other_words_once():
-    (words,) = analyze(['高血压 ACE抑制剂 5mg'], 'grams')
+    (words,) = analyze(['高血压 ACE抑制剂 5mg'], 'unigram_bigram')
     assert words == '高 血 压 ace 抑 制 剂 5mg 高血 血压 抑制 制剂'.split()
-    assert 'grams' in ANALYZERS and analyze(['痛'], 'grams') == [['痛']]
+    assert 'unigram_bigram' in ANALYZERS and analyze(['痛'], 'unigram_bigram') == [['痛']]
 
 
-ANALYZED = ('jieba', 'bigram', 'char', 'grams')
+ANALYZED = ('jieba', 'bigram', 'char', 'unigram_bigram')
 
 
 def test_the_chinese_default_is_the_best_that_was_measured(medir):
     systems = {'bm25': 'bm25'} | {name: f'bm25(analyzer={name})' for name in ANALYZED}
     scores = {name: evaluate('zh-lay', system, ['nDCG@10']).mean('nDCG@10') for name, system in systems.items()}
-    assert scores['bm25'] == scores['grams'] > max(scores['jieba'], scores['bigram']) + 0.2
+    assert scores['bm25'] == scores['unigram_bigram'] > max(scores['jieba'], scores['bigram']) + 0.2
     text = medir('evaluate', '--help').out
     assert all(name in text for name in ANALYZED)
 
@@ -400,4 +400,4 @@ def test_the_default_leads_on_the_chinese_pools(medir_data):
     pools = data.pool_tasks([load_task(str(p)) for p in folders])
     scores = {name: [evaluate(pool, f'bm25(analyzer={name})', ['nDCG@10']) for pool in pools] for name in ANALYZED}
     mean = {name: evaluator.macro_average(found) for name, found in scores.items()}
-    assert all(mean['grams']['value'] > mean[name]['high'] for name in ANALYZED[:3]), mean
+    assert all(mean['unigram_bigram']['value'] > mean[name]['high'] for name in ANALYZED[:3]), mean

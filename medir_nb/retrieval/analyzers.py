@@ -161,8 +161,8 @@ ANALYZERS = {
     'english': 'words of two characters or more, Snowball English stemmer',
     'porter': "words of two characters or more, Porter's stemmer",
     'lucene_like': "nearly Lucene's English analyzer",
-    'grams': 'single characters and character bigrams; width folded',
-    'grams_plain': 'single characters and character bigrams',
+    'unigram_bigram': 'single characters and character bigrams; width folded',
+    'unigram_bigram_plain': 'single characters and character bigrams',
     'jieba': 'jieba words',
     'bigram': 'character bigrams',
     'char': 'single characters',
@@ -186,8 +186,7 @@ def _stemmed(texts: list[str], stemmer: str, stopwords: str, **pattern) -> list[
 
 
 def _lucene_like(texts: list[str], stopwords: str) -> list[list[str]]:
-    without_possessive = [_POSSESSIVE.sub('', text) for text in texts]
-    return _stemmed(without_possessive, 'porter', stopwords, token_pattern=_LUCENE_LIKE)
+    return _stemmed([_POSSESSIVE.sub('', text) for text in texts], 'porter', stopwords, token_pattern=_LUCENE_LIKE)
 
 # %% ../../nbs/04_retrieval/03_analyzers.ipynb #3fa551d5
 @functools.cache
@@ -273,10 +272,6 @@ def _jieba(texts: list[str]) -> list[list[str]]:
     return [[word for part in text.split() for word in _jieba_words(part)] for text in texts]
 
 # %% ../../nbs/04_retrieval/03_analyzers.ipynb #ebdd816d
-def _lucene_words(texts: list[str], stopwords: str) -> list[list[str]]:
-    return lucene_tokens(texts, stop_words(stopwords), _snowball_stem)
-
-
 def _tokenizer(row: Language):
     "What cuts texts in the language of a row."
     stemmer, dropped = _snowball(row.stemmer), re.compile(row.drop or '(?!)')
@@ -293,13 +288,13 @@ def _tokenizer(row: Language):
 
 # %% ../../nbs/04_retrieval/03_analyzers.ipynb #ac2bcb6f
 _TOKENIZERS = {
-    'words': _lucene_words,
+    'words': lambda texts, stopwords: lucene_tokens(texts, stop_words(stopwords), _snowball_stem),
     'lucene': lambda texts, stopwords: lucene_tokens(texts, stop_words(stopwords)),
     'english': lambda texts, stopwords: _stemmed(texts, 'english', stopwords),
     'porter': lambda texts, stopwords: _stemmed(texts, 'porter', stopwords),
     'lucene_like': _lucene_like,
-    'grams': lambda texts, _: [_both_grams(_WITH_UNITS.findall(folded_width(text).lower())) for text in texts],
-    'grams_plain': lambda texts, _: [_both_grams(_RUNS.findall(text.lower())) for text in texts],
+    'unigram_bigram': lambda texts, _: [_both_grams(_WITH_UNITS.findall(folded_width(text).lower())) for text in texts],
+    'unigram_bigram_plain': lambda texts, _: [_both_grams(_RUNS.findall(text.lower())) for text in texts],
     'jieba': lambda texts, _: _jieba(texts),
     'bigram': lambda texts, _: [_grams(text, 2) for text in texts],
     'char': lambda texts, _: [_grams(text, 1) for text in texts],

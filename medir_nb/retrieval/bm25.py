@@ -133,7 +133,7 @@ BM25_DEFAULTS = {
     'b': 0.75,
     'analyzer': 'words',  # of `ANALYZERS`
     'stopwords': 'en',  # of `STOPWORDS`
-    'query': 'count',  # of `QUERY_WEIGHTS`; lucene's scorer counts
+    'query_weighting': 'tf',  # of `QUERY_WEIGHTS`; lucene's scorer has no other
     'scorer': 'bm25s',  # of `SCORERS`
     'fields': 'joined',  # of `FIELDS`; bm25s has one
 }
@@ -142,17 +142,17 @@ BM25_PRESETS = {
     'bm25s': {'analyzer': 'english'},
     'lucene': _ANSERINI,
     'multifield': _ANSERINI | {'fields': 'apart'},
-    'gensim': {'k1': 0.9, 'b': 0.4, 'analyzer': 'lucene_like', 'query': 'bm25'},
+    'gensim': {'k1': 0.9, 'b': 0.4, 'analyzer': 'lucene_like', 'query_weighting': 'bm25'},
 }
 
 # a query's word counts as often as it stands there, or as it would in a document
-QUERY_WEIGHTS = ('count', 'bm25')
+QUERY_WEIGHTS = ('tf', 'bm25')
 SCORERS = ('bm25s', 'lucene')
 FIELDS = ('joined', 'apart')  # title and text as one, or each with its own lengths and counts
 
 # %% ../../nbs/04_retrieval/04_bm25.ipynb #7b279725
-BM25_CHINESE = {'analyzer': 'grams', 'stopwords': 'none'}
-_CHINESE_OF = {'bm25s': {'analyzer': 'grams_plain'}}
+BM25_CHINESE = {'analyzer': 'unigram_bigram', 'stopwords': 'none'}
+_CHINESE_OF = {'bm25s': {'analyzer': 'unigram_bigram_plain'}}
 
 
 def _language_settings(preset: str, language: str) -> dict:
@@ -176,6 +176,27 @@ def preset_settings(
 ) -> dict:
     "The settings of BM25 on a task of a language."
     return BM25_DEFAULTS | BM25_PRESETS.get(preset, {}) | _language_settings(preset, language)
+
+# %% ../../nbs/04_retrieval/04_bm25.ipynb #b2500011
+RENAMED_SETTINGS = {
+    ('query', 'count'): ('query_weighting', 'tf'),
+    ('query', 'bm25'): ('query_weighting', 'bm25'),
+    ('analyzer', 'grams'): ('analyzer', 'unigram_bigram'),
+    ('analyzer', 'grams_plain'): ('analyzer', 'unigram_bigram_plain'),
+}  # as readers typed it → as it is typed now
+_STORED = {new: old for old, new in RENAMED_SETTINGS.items()}
+
+
+def stored_settings(settings: dict) -> dict:
+    "Settings as keys, contracts and receipts spell them: by their first names."
+    return dict(_STORED.get(setting, setting) for setting in settings.items())
+
+
+def stored_expression(text: str) -> str:
+    "An expression in the same spelling."
+    for new, old in _STORED.items():
+        text = text.replace('='.join(new), '='.join(old))
+    return text
 
 # %% ../../nbs/04_retrieval/04_bm25.ipynb #0296f565
 _TEXTS_AT_A_TIME = 5000
@@ -234,7 +255,7 @@ class _StoredWeights:
         self.mean_length, self.n_docs = float(about['mean']), int(plain['num_docs'])
         self.vocabulary, self.n_counted = self.bm25s.vocab_dict, about.get('documents', self.n_docs)
         self.frequencies = np.diff(plain['indptr'])  # of each word, how many of those documents have it
-        self.k1, self.b, self.query = settings['k1'], settings['b'], settings['query']
+        self.k1, self.b, self.query_weighting = settings['k1'], settings['b'], settings['query_weighting']
 
     def documents_with(self, word: str) -> int:
         "How many documents have a word."
@@ -276,7 +297,7 @@ class _Bm25sIndex(_StoredWeights):
     "Searches the stored word weights of bm25s."
 
     def _weighs(self, queries: list) -> bool:
-        return self.query == 'bm25' or any(isinstance(tokens, dict) for tokens in queries)
+        return self.query_weighting != 'tf' or any(isinstance(tokens, dict) for tokens in queries)
 
     def scores(self, tokens: list[str] | dict[str, float]) -> np.ndarray:
         "The score of every document for the tokens of one query."
@@ -466,7 +487,7 @@ class BM25:
         self.analyzer, self.stopwords = settings['analyzer'], settings['stopwords']
         build, kind = _KINDS[self.scorer]
         build = partial(_build_shards, size=shard) if self.scorer == 'bm25s' and len(corpus) > shard else build
-        stored = {name: value for name, value in settings.items() if name != 'query'}
+        stored = {name: value for name, value in stored_settings(settings).items() if name != 'query'}
         key = fingerprint(corpus.fingerprint, stored, bm25s.__version__, analyzer_key())
         self.folder = folder = home() / 'bm25' / key
         self.cached = (folder / 'whole').is_file()
@@ -497,8 +518,7 @@ class BM25:
             scores = self.index.scores(tokens[query_id])[[position[doc] for doc in group.doc_id]]
             if self.scorer == 'lucene':  # whose scores have no ties
                 order = np.lexsort((group.doc_id.to_numpy(str), -scores))
-                falling = falling_scores(scores[order])
-                scores = falling[np.argsort(order)]  # back in the order of the group
+                scores = falling_scores(scores[order])[np.argsort(order)]  # back in the order of the group
             parts.append(group.assign(score=scores.astype(float)))
         return pd.concat(parts, ignore_index=True)
 

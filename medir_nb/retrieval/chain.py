@@ -30,10 +30,10 @@ from ..generator.expansion import Expanded, as_queries, expand, pending_generati
 from ..generator.methods import expansion_settings, method_row
 from ..generator.models import llm
 from ..generator.llm_rows import llm_spec
-from .bm25 import BM25, preset_settings
+from .bm25 import stored_expression
 from .stages import Job, Plan, Stage, check_unless_stored, Expansion, Fusion, System, COMBINATIONS
 from .stages import EXPANDERS, RETRIEVERS, Answer, found_documents
-from .dense_stage import encoder_of, encoder_counts, pair_queries
+from .dense_stage import encoder_counts, pair_queries
 from .filters import allowed_documents
 from .expressions import each_system, parse, reranker_class, retriever_of, model_rows, normal_system
 from .expressions import parts
@@ -71,9 +71,8 @@ def passages_for(task, method: str, settings: dict) -> list[str] | None:
     if row['reads'] != 'passages':
         return None
     k = settings['k']
-    preset = row['passages_by'].get(task.language, 'bm25')
-    of_bm25 = preset_settings(preset[5:-1], task.language)  # bm25(gensim): gensim
-    run = BM25(task.corpus, **of_bm25).search(task.queries, k + 1)
+    retriever = retriever_of(parse(row['passages_by'].get(task.language, 'bm25')))
+    run = retriever.prepare(Job(task)).search(task.queries, k + 1)
     run = run[run.query_id != run.doc_id]
     ranked = {query: list(hits.doc_id[:k]) for query, hits in run.groupby('query_id', sort=False)}
     shown = []
@@ -140,7 +139,7 @@ class Expand(Stage):
         check_unless_stored(llm(self.expression.model).check, job, lambda: self._missing(job))
 
     def settings(self, job: Job) -> dict:
-        told = {f'expansion {name}': value for name, value in self.chosen.items()}
+        told = {f'expansion {n}': stored_expression(v) if n == 'by' else v for n, v in self.chosen.items()}
         return {'expansion': self.expression.method, 'expansion model': self.expression.model} | told
 
 # %% ../../nbs/04_retrieval/15_chain.ipynb #ef5476d2
@@ -237,8 +236,7 @@ def ask(
 ) -> Answer:
     "The top `k` documents by the system `expression`, for each question: q1, q2 …"
     texts = [questions] if isinstance(questions, str) else list(questions)
-    task = asked(corpus_task(documents), texts)
-    return search(task, expression, k, keep_self=True, **options)
+    return search(asked(corpus_task(documents), texts), expression, k, keep_self=True, **options)
 
 # %% ../../nbs/04_retrieval/15_chain.ipynb #e4c17bd5
 def expanded_texts(
@@ -351,8 +349,7 @@ def check_system(
     dtype: str | None = None,
 ):
     "Raise what running a system (on `task`) would raise for want of something, before anything is computed."
-    job = Job(task and task.searched(), dtype)
-    chain_of(expression).check(job)
+    chain_of(expression).check(Job(task and task.searched(), dtype))
 
 # %% ../../nbs/04_retrieval/15_chain.ipynb #bdfc0a9f
 def check_systems(expressions, task: Task | None = None, dtype: str | None = None):

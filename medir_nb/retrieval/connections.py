@@ -37,8 +37,7 @@ class PatientProtocol(H11Protocol):
         if time.monotonic() - _said['at'] >= _SAID_EVERY:
             _said['at'] = time.monotonic()
             note(f'{connected:,} clients are connected: those that have not sent their request longest are dropped')
-        waiting = [one for one in self.connections if one.deadline]
-        min(waiting, key=lambda one: one.deadline.when())._drop()
+        min((one for one in self.connections if one.deadline), key=lambda one: one.deadline.when())._drop()
 
     def data_received(self, data: bytes):
         self._expect()

@@ -17,10 +17,8 @@ from ..core.files import read_json, write_json
 from ..core.guard import is_loopback, is_private
 from ..encoder.store import Vectors
 
-# %% ../../nbs/04_retrieval/01_databases.ipynb #28dd6a58
-ADDRESS = 'MEDIR_STORE_URL'  # of a server
-
 # %% ../../nbs/04_retrieval/01_databases.ipynb #af1b07f1
+ADDRESS = 'MEDIR_STORE_URL'  # of a server
 _AT_ONCE = 1000  # vectors of a request
 
 

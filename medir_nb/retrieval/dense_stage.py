@@ -87,8 +87,7 @@ def one_vector_encoder(system, dtype: str | None = None, device: str | None = No
 # %% ../../nbs/04_retrieval/09_dense_stage.ipynb #4b993df5
 def encoder_counts(encoder: Encoder, device: str | None = None, **counted) -> Counts:
     "The counts of an encoding, with what encoded."
-    backends = encoder._backends.values()
-    loaded_on = next((getattr(backend, 'device', '') for backend in backends), '')
+    loaded_on = next((getattr(backend, 'device', '') for backend in encoder._backends.values()), '')
     return Counts(
         **{'similarity': encoder.spec.similarity} | counted,
         revision=revision_label(encoder.spec.hub, encoder.spec.revision, 'model'),
@@ -496,8 +495,7 @@ class SparseRetriever(DenseRetriever):
 
     @property
     def kind(self) -> str:
-        settings = dict(self.expression.settings)
-        joined = settings.get('joined') or encoder_spec(self.expression.name).joined
+        joined = dict(self.expression.settings).get('joined') or encoder_spec(self.expression.name).joined
         return 'dense' if joined == 'vectors' else 'sparse'
 
     def _stand_ins(self, encoder: Encoder, encoded, searched: int, random) -> Vectors:

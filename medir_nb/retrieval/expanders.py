@@ -201,5 +201,4 @@ class Synonyms(Expander):
         return Expanded(texts, settings, _JOINED, {}, stats)
 
     def settings(self, job: Job) -> dict:
-        named = {'expansion vocabulary': vocabulary(self.expression.model).fingerprint}
-        return super().settings(job) | named
+        return super().settings(job) | {'expansion vocabulary': vocabulary(self.expression.model).fingerprint}

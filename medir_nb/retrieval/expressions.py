@@ -19,13 +19,11 @@ from .stages import Expansion, Fusion, Reranking, System
 from .retriever import Retriever, BM25Retriever
 from .rerank_stage import Reorder, Rerank
 from .late_stage import LateRerank
-from .reading_stage import READINGS, Reading
+from .reading_stage import LLMRerank, PROCEDURES
 from .expanders import RM3, Rocchio, Synonyms
 
 # %% ../../nbs/04_retrieval/14_expressions.ipynb #60b625d9
 _TOKEN = re.compile(r'\s*([(),=+>@]|[^\s(),=+>@]+)')
-
-
 _LONGEST_NUMBER = 20  # characters
 
 
@@ -100,7 +98,7 @@ def _read_settings(reader: _Reader) -> tuple:
 
 # %% ../../nbs/04_retrieval/14_expressions.ipynb #2dd2717b
 RETRIEVERS['bm25'] = BM25Retriever
-RERANKERS.update(dict.fromkeys(READINGS, Reading))
+RERANKERS.update(dict.fromkeys(PROCEDURES, LLMRerank))
 EXPANDERS.update(rm3=RM3, rocchio=Rocchio, synonyms=Synonyms)
 
 
@@ -253,8 +251,7 @@ def parse(
 def parts(expression) -> list:
     "The systems that an expression runs: itself, or those of a fusion; a reranked one after its first stage."
     system = parse(expression)
-    is_tree = isinstance(system, (System, Fusion))
-    if is_tree and system.reranker:
+    if isinstance(system, (System, Fusion)) and system.reranker:
         return [*parts(replace(system, reranker=None)), system]
     if isinstance(system, Fusion):
         return [part for each in system.parts for part in parts(each)]

@@ -74,16 +74,13 @@ def late_search(
     for start in progress(starts, desc='maxsim', unit='64 queries') if len(starts) > 1 else starts:
         asked = queries[start : start + _QUERIES]
         stretches = (documents.chunk(*ends) for ends in _stretches(documents.tokens))
-        parts = [maxsim_scores(asked, part, similarity, device) for part in stretches]
-        scores = np.concatenate(parts, axis=1)
+        scores = np.concatenate([maxsim_scores(asked, part, similarity, device) for part in stretches], axis=1)
         found = settle_ties(lambda rows, depth, scores=scores: best_first(scores[rows], depth), *scores.shape, k)
         runs.append(run_frame(query_ids[start : start + _QUERIES], doc_ids, *found, k))
     return pd.concat(runs[1:] or runs, ignore_index=True)
 
-# %% ../../nbs/04_retrieval/11_late_stage.ipynb #d1d3b9fa
-PROBED = 8  # centroids a token of a query
-
 # %% ../../nbs/04_retrieval/11_late_stage.ipynb #38e607d2
+PROBED = 8  # centroids a token of a query
 CANDIDATES = 1024  # documents a query that are compared exactly, at least; four times those that are asked for
 
 
@@ -328,8 +325,7 @@ def matched_words(
         [text] = encoder.render(texts.rows(at, at + 1), role, told)
         sides.append((encoder.backend(role).words(text), encoder.encode([text], role, told).vectors.tokens))
     (asked, of_query), (words, of_document) = sides
-    similar = of_query @ of_document.T
-    for word, row in zip(asked, similar):
+    for word, row in zip(asked, of_query @ of_document.T):
         at = int(row.argmax())
         if word and row[at] > found.get(word, ('', -np.inf))[1]:
             found[word] = words[at] or '·', float(row[at])

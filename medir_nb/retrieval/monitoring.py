@@ -83,8 +83,7 @@ class Watch:
         self.seconds = Histogram('medir_search_seconds', 'Seconds until a question was answered.', **own)
         self.faults = Counter('medir_search_faults', 'Questions without an answer.', ['reason'], **own)
         for name in ('documents', 'generation', 'pending_updates'):
-            gauge = Gauge(f'medir_{name}', f'{name} of /health.', **own)
-            gauge.set_function(lambda name=name: health()[name])
+            Gauge(f'medir_{name}', f'{name} of /health.', **own).set_function(lambda name=name: health()[name])
 
     async def answered(self, question: str, answer) -> dict:
         "Await an answer with its `hits`, and write down how it went."

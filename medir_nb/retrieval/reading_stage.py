@@ -33,8 +33,7 @@ def window_spans(
     step: int,  # by which it moves up
 ) -> list[tuple[int, int]]:
     "First and last position (not included) of RankGPT's windows, from the end of a list."
-    starts = [*range(n - window, 0, -step), 0]
-    return [(start, n - i * step) for i, start in enumerate(starts)]
+    return [(start, n - i * step) for i, start in enumerate([*range(n - window, 0, -step), 0])]
 
 
 def most_windows(n: int, settings: dict) -> int:
@@ -63,8 +62,7 @@ def _sift(heap: list, place: int, size: int, children: int):
     "Let what stands at `place` sink below the best of its children, as far as answers say."
     while children * place + 1 < size:
         places = [place, *range(children * place + 1, min(children * (place + 1) + 1, size))]
-        window = [heap[p] for p in places]
-        (named,) = yield [window]
+        (named,) = yield [[heap[p] for p in places]]
         best = places[named[0]] if named else place
         if best == place:
             return
@@ -271,14 +269,14 @@ class Procedure(NamedTuple):
     read: Callable  # of an answer's text, the size of its window and the method's row: what it names, and its faults
 
 
-READINGS = {
+PROCEDURES = {
     'listwise': Procedure(listwise, most_windows, lambda text, n, row: read_order(text, n)),
     'setwise': Procedure(setwise, most_of_heap, lambda text, n, row: read_best(text, n)),
     'pointwise': Procedure(pointwise, lambda n, _: n, lambda text, n, row: read_verdict(text, row['yes'], row['no'])),
 }  # the parser registers them
 
 # %% ../../nbs/04_retrieval/12_reading_stage.ipynb #80cab20c
-class Reading(Rerank):
+class LLMRerank(Rerank):
     "`>METHOD(LLM)@DEPTH`: the head of a list in the order of a language model."
 
     registry = 'llms'
@@ -302,7 +300,7 @@ class Reading(Rerank):
 
     @property
     def procedure(self) -> Procedure:
-        return READINGS[self.expression.reranker.name]
+        return PROCEDURES[self.expression.reranker.name]
 
     def most(self, n: int) -> int:
         "The most prompts that it takes."
@@ -340,7 +338,7 @@ class Reading(Rerank):
 _COST = ('prompts', 'prompts_asked', 'prompt_tokens', 'answer_tokens')
 
 
-def _answers(stage: Reading, job: Job, lists: list, asked: list, took: Counter) -> list[list[int]]:
+def _answers(stage: LLMRerank, job: Job, lists: list, asked: list, took: Counter) -> list[list[int]]:
     "An answer for each window `(number of the list, positions)`; what it cost and its faults go to `took`."
     model, language, row = stage.llm, job.task.language, method_row(stage.expression.reranker.name, 'reranking')
     shown = [(lists[number][0], [lists[number][1][i] for i in window]) for number, window in asked]
@@ -361,7 +359,7 @@ def _lists(top: pd.DataFrame) -> list[tuple[str, list]]:
     return [(query, list(group.doc_id)) for query, group in sort_run(top).groupby('query_id', sort=False)]
 
 
-def _check_language(stage: Reading, job: Job):
+def _check_language(stage: LLMRerank, job: Job):
     spec, task = stage.llm.spec, job.task
     if task is not None:
         reads_it = not spec.languages or task.language in spec.languages
@@ -369,7 +367,7 @@ def _check_language(stage: Reading, job: Job):
         check(reads_it, what, task.name, 'choose another model of `llms_table()`')
 
 # %% ../../nbs/04_retrieval/12_reading_stage.ipynb #6f5225fe
-def _left_to_ask(stage: Reading, job: Job) -> int:
+def _left_to_ask(stage: LLMRerank, job: Job) -> int:
     "Prompts that no cassette answers; of a list, all that follow its first missing one."
     lists, left, model = _lists(stage.head(job)), 0, stage.llm
     for number, (query, docs) in enumerate(lists):
@@ -392,7 +390,7 @@ def _left_to_ask(stage: Reading, job: Job) -> int:
 _SAMPLE = 200  # documents whose length is looked at
 
 
-def _prompt_size(stage: Reading, job: Job) -> tuple[int, int]:
+def _prompt_size(stage: LLMRerank, job: Job) -> tuple[int, int]:
     "About how many words (characters in Chinese) a prompt has, and the most tokens of its answer."
     task, chosen = job.task, stage.chosen
 

@@ -36,10 +36,8 @@ from ..generator.local_llm import weights_folder
 from ..generator.methods import fill
 from ..generator.models import llm
 
-# %% ../../nbs/04_retrieval/05_reranker_model.ipynb #8670cd18
-_KEY_FIELDS = ('hub', 'revision', 'adapter', 'logits', 'logit', 'max_tokens', 'dtype')
-
 # %% ../../nbs/04_retrieval/05_reranker_model.ipynb #933e899a
+_KEY_FIELDS = ('hub', 'revision', 'adapter', 'logits', 'logit', 'max_tokens', 'dtype')
 _KEY_FIELDS_OF_PROMPTS = ('prompt', 'answers')  # of language models alone: the keys of the others stay as they were
 
 
@@ -207,8 +205,7 @@ def reranker_runs(name: str) -> str:
         return f'no: {e.what}'
     if spec.llm:
         return llm(spec.llm).runs()
-    in_memory = gigabytes_of(spec.size, spec.dtype)
-    return weights_here(repositories_of(spec), in_memory, stored_gigabytes(name))
+    return weights_here(repositories_of(spec), gigabytes_of(spec.size, spec.dtype), stored_gigabytes(name))
 
 # %% ../../nbs/04_retrieval/05_reranker_model.ipynb #fb508394
 def rerankers_table() -> pd.DataFrame:

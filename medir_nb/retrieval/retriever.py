@@ -7,6 +7,7 @@ __all__ = ['LISTED', 'Rewritten', 'candidate_pool', 'Trial', 'Retriever', 'BM25R
 
 # %% ../../nbs/04_retrieval/08_retriever.ipynb #5f14abd0
 import contextlib
+import functools
 import tempfile
 from collections import namedtuple
 from collections.abc import Callable
@@ -27,7 +28,8 @@ from .runs import first_ranks, sort_run
 from .stages import RETRIEVERS, SHARE, WEIGHT, Counts, Job, Ranking, Stage, System
 from .stages import checked_settings, one_of
 from .analyzers import ANALYZERS, STOPWORDS, analyze
-from .bm25 import BM25, BM25_DEFAULTS, BM25_PRESETS, FIELDS, QUERY_WEIGHTS, SCORERS, preset_settings
+from .bm25 import BM25, BM25_DEFAULTS, BM25_PRESETS, FIELDS, QUERY_WEIGHTS, RENAMED_SETTINGS, SCORERS
+from .bm25 import preset_settings, stored_settings
 
 # %% ../../nbs/04_retrieval/08_retriever.ipynb #14f70636
 def candidate_pool(task: Task) -> pd.DataFrame:
@@ -206,7 +208,7 @@ _OPTIONS = {
     'b': SHARE,
     'analyzer': one_of(ANALYZERS),
     'stopwords': one_of(STOPWORDS),
-    'query': one_of(QUERY_WEIGHTS),
+    'query_weighting': one_of(QUERY_WEIGHTS),
     'scorer': one_of(SCORERS),
     'fields': one_of(FIELDS),
 }  # of an expression: whether a value fits, and what would
@@ -224,21 +226,30 @@ def _split_settings(system: System) -> tuple[list, dict]:
         raise MedirError(f'{system.name} has no setting {wrong!r}', None, hint)
     return presets, chosen
 
+# %% ../../nbs/04_retrieval/08_retriever.ipynb #b2500014
+@functools.cache
+def _new_name(setting: tuple) -> tuple:
+    "A renamed setting as it is called now, which is said once a process."
+    new = RENAMED_SETTINGS[setting]
+    note(f'bm25: {"=".join(setting)} is written {"=".join(new)} now')
+    return new
+
 # %% ../../nbs/04_retrieval/08_retriever.ipynb #7f0289a7
 def normal_bm25(system: System) -> System:
     "The settings of BM25 checked, in one order, without what is default."
+    named = tuple(_new_name(setting) if setting in RENAMED_SETTINGS else setting for setting in system.settings)
+    system = replace(system, settings=named)
     presets, chosen = _split_settings(system)
     defaults = BM25_DEFAULTS | (BM25_PRESETS[presets[0]] if presets else {})
     options = {name: (defaults[name], fits) for name, fits in _OPTIONS.items()}
     changed = dict(checked_settings(str(system), system.name, tuple(chosen.items()), options))
     settings = defaults | chosen
     is_lucene = settings['scorer'] == 'lucene'
-    fits = settings['query'] == 'count' if is_lucene else settings['fields'] == 'joined'
-    fix = 'query=count goes with scorer=lucene, fields=joined with scorer=bm25s; bm25(multifield) has fields apart'
+    fits = settings['query_weighting'] == 'tf' if is_lucene else settings['fields'] == 'joined'
+    fix = 'query_weighting=tf goes with scorer=lucene, fields=joined with bm25s; bm25(multifield) has fields apart'
     check(fits, f'the settings of {system} do not go together', None, fix)
-    kept = [
-        (name, chosen[name]) for name in BM25_DEFAULTS if name in changed or (name == 'analyzer' and name in chosen)
-    ]
+    shown = chosen.keys() & {*changed, 'analyzer'}
+    kept = [(name, chosen[name]) for name in BM25_DEFAULTS if name in shown]
     return replace(system, settings=(*((preset, None) for preset in presets), *kept))
 
 # %% ../../nbs/04_retrieval/08_retriever.ipynb #fecfeed7
@@ -284,7 +295,7 @@ class BM25Retriever(Retriever):
         return super().export(job, folder, name) | {'files': [f'bm25/{name}/']}
 
     def settings(self, job: Job) -> dict:
-        return bm25_settings(self.expression, job.task) | super().settings(job)
+        return stored_settings(bm25_settings(self.expression, job.task)) | super().settings(job)
 
     def reads(self, job: Job) -> str:
         task, settings = job.task.searched(), bm25_settings(self.expression, job.task)

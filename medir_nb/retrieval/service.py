@@ -306,10 +306,8 @@ def _add_errors(app):
         note(f'{request.method} {request.url.path}: not foreseen ({type(error).__name__}: {error})')
         return _refusal(500, 'this was not foreseen', request.url.path, 'see the log')
 
-# %% ../../nbs/04_retrieval/21_service.ipynb #1bff44bc
-_MOST_BYTES, _MOST_BYTES_OF_DOCUMENTS = 256 << 10, 32 << 20
-
 # %% ../../nbs/04_retrieval/21_service.ipynb #e9f3cdd6
+_MOST_BYTES, _MOST_BYTES_OF_DOCUMENTS = 256 << 10, 32 << 20
 _THROWN_AWAY = 64 << 20  # bytes beyond which not even the end of a body is waited for
 
 

@@ -171,10 +171,8 @@ class Job:
             self.kept[key] = make()
         return self.kept[key]
 
-# %% ../../nbs/04_retrieval/06_stages.ipynb #c60524e6
-Answer = namedtuple('Answer', 'run stats')  # what `search` gives a reader: a run and a mapping
-
 # %% ../../nbs/04_retrieval/06_stages.ipynb #ebba7c6b
+Answer = namedtuple('Answer', 'run stats')  # what `search` gives a reader: a run and a mapping
 Ranking = namedtuple('Ranking', 'run counts')  # what a stage hands to the next: a run and its `Counts`
 
 
@@ -294,14 +292,8 @@ class Stage:
 
 # %% ../../nbs/04_retrieval/06_stages.ipynb #e4e5ac70
 RETRIEVERS = NO_ENCODERS  # NAME → a `Retriever`; any other name is an encoder's, whose errors know these
-
-
 BY_REPRESENTATION = {}  # what one text becomes by an encoder (a row's property) → its `Retriever`
-
-
 COMBINATIONS = {}  # NAME in `NAME(E:W,E:W,…,k=v)` → a stage that makes one run of several
-
-
 RERANKERS = {}  # NAME in `>NAME@DEPTH` → a `Reorder`; any other name is a cross-encoder's
 
 # %% ../../nbs/04_retrieval/06_stages.ipynb #8d4950f8
@@ -335,8 +327,7 @@ def _document_scores(
 ) -> pd.DataFrame:
     "`query_id, document, score, missing`: a row a document that was found; `missing` passages were not."
     each = windows.k if windows.score == 'mean' else 1
-    best = best_passages(run, each)
-    grouped = best.groupby(['query_id', 'document'], sort=False).score
+    grouped = best_passages(run, each).groupby(['query_id', 'document'], sort=False).score
     scored = grouped.agg(['sum', 'size']).reset_index()
     wanted = scored['size'] if sizes is None else np.minimum(each, scored.document.map(sizes).astype(int))
     lowest = scored.query_id.map(run.groupby('query_id').score.min()) if absent is None else absent

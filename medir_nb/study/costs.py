@@ -22,6 +22,7 @@ from ..data import load_task, Queries, Task
 from ..evaluator import latency_ms, system_speed, three_digits
 from ..evaluator.speed import threads_here
 from ..retrieval import chain_of, Job, LISTED, model_rows, parse, parts, retriever_of
+from ..retrieval.bm25 import stored_expression
 from ..retrieval.expressions import without_expansions
 from ..retrieval.stages import found_documents
 
@@ -172,8 +173,8 @@ def measure_costs(
     wanting = waiting_processes() if wanting is None else wanting
     loaded = load_task(str(task), **options)
     here = machine(), versions(), os.environ.get('OMP_NUM_THREADS', '')
-    key = fingerprint('costs', 1, system, loaded.corpus.fingerprint, queries, documents, *here)
-    kept = Path(store) / f'{slug(system)}.json' if store else None
+    key = fingerprint('costs', 1, stored_expression(system), loaded.corpus.fingerprint, queries, documents, *here)
+    kept = Path(store) / f'{slug(stored_expression(system))}.json' if store else None
     known = read_json(kept, {}) if kept else {}
     if known.get('key') == key and (is_busy(wanting) or not Costs(**known['costs']).was_busy):
         return Costs(**known['costs'])

@@ -30,6 +30,7 @@ from ..judging.available_systems import quick_systems, system_kind
 from ..judging.label_tables import csv_rows
 from ..judging.study_folder import source_qrels, write_judgements
 from ..retrieval import parse, parts, search
+from ..retrieval.bm25 import stored_expression
 from ..trainer import Usage
 from ..trainer.synthetic import ask_about, PromptBatch, refuse_repeats
 from .reading import checked_languages
@@ -475,7 +476,7 @@ def generate_queries(
     call = {'model': model, 'styles': sorted(set(styles)) or list(STYLES), 'sample': sample, 'per_style': per_style}
     retriever = retriever or quick_systems(study.settings.language or 'en')[-1]
     call |= {'retriever': str(parse(retriever)), 'first': first, 'least': least, 'seed': seed}
-    key = fingerprint('queries', call, corpus.fingerprint)
+    key = fingerprint('queries', call | {'retriever': stored_expression(call['retriever'])}, corpus.fingerprint)
     with lock(study.path('queries.jsonl')):
         known, report = read_queries(study), read_report(study)
         earlier = [done for done in report.calls if done.get('key') == key]

@@ -202,7 +202,7 @@ def _score_each(task: str | None, score, has_runs: bool, costs: bool):
 # %% ../../nbs/11_workbook/18_cli_evaluate.ipynb #9ac291ae
 SYSTEM_HELP = (
     'A system expression; repeat for more. BM25 takes bm25s (the published baseline), lucene (Anserini), multifield or '
-    'gensim, and analyzer=words, lucene, english, porter, jieba, bigram, char or grams (characters and bigrams: the '
+    'gensim, and analyzer=words, lucene, english, porter, jieba, bigram, char or unigram_bigram (both of these: the '
     'default of Chinese tasks).'
 )
 TASK_HELP = 'A task of `medir tasks`, a folder, mteb:NAME[/SUBSET/SPLIT], a suite of mteb, or hf:OWNER/NAME@REVISION.'

@@ -260,7 +260,7 @@ def _answers(source: str, questions: list[str], system: str | None, k: int, lang
     if retrieval.is_index(source):
         index = retrieval.Index(source, device=options['device'])
         own = index.manifest['system']
-        same = system is None or str(retrieval.parse(system)) == own
+        same = system is None or retrieval.parse(system) == retrieval.parse(own)
         check(same, f'the index holds {own}', source, 'leave --system out, or search the documents themselves')
         _note_old_verdict(source)
         return index.answers(questions, k, **{name: options[name] for name in ('filters', 'per_document', 'whole')})
