@@ -19,7 +19,7 @@ from medir_nb.trainer.retriever import changed_fields, Reading, retriever_settin
 
 ROOT = Path(__file__).parents[1]
 WORDS = 'statins metformin insulin asthma vaccine migraine anaemia fracture appendix thyroid heart liver'.split()
-DECODER = {'kind': 'encoder', 'load': 'transformers', 'revision': 'tiny', 'pooling': 'lasttoken', 'append_eos': True}
+DECODER = {'kind': 'encoder', 'backend': 'transformers', 'revision': 'tiny', 'pooling': 'lasttoken', 'append_eos': True}
 DECODER |= {'normalize': False, 'similarity': 'cos', 'max_query_tokens': 24, 'max_document_tokens': 32}
 DECODER |= {'query_template': '{instruction}\nQuery: {text}', 'document_template': '{text}'}
 DECODER |= {'default_instruction': 'Given a query, retrieve passages'}

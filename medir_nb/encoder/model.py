@@ -87,7 +87,7 @@ def object_spec(model) -> EncoderSpec:
         name=name,
         hub=name,
         revision=str(getattr(about, 'revision', None) or ''),
-        load='object',
+        backend='object',
         pooling='own',
         normalize=False,
         similarity='dot' if similarity == 'dot' else 'cos',

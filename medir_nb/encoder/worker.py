@@ -167,7 +167,7 @@ class Model:
 
         @torch.no_grad()
         def run(part):
-            if self.settings['load'] == 'own':
+            if self.settings['backend'] == 'own':
                 bare = [texts[i][len(prompt) :] for i in part]
                 most = self.settings['max_tokens']
                 vectors = self.checkpoint.model.encode(bare, instruction=prompt, max_length=most)
@@ -386,7 +386,7 @@ def answer(request, model, tell):
     "Answer one request by `tell(**answer)`; the model that answers the next one."
     if 'settings' in request:
         settings = request['settings']
-        model = Writer(settings) if settings['load'] == 'writer' else Model(settings)
+        model = Writer(settings) if settings['backend'] == 'writer' else Model(settings)
         loaded = model.checkpoint
         tell(device=loaded.device, tensors=loaded.tensors)
     elif 'requests' in request:
