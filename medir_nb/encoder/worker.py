@@ -187,7 +187,7 @@ def first_stop(text, stops):
     return min((text.index(stop) + len(stop) for stop in stops if stop in text), default=None)
 
 # %% ../../nbs/02_encoder/01_worker.ipynb #9c641263
-class Row:
+class BatchRow:
     "A prompt of a batch, and how its text is drawn and ends."
 
     def __init__(self, prompt, sampling, seed, stop, device):
@@ -279,7 +279,7 @@ def write_batch(
     import torch
     from transformers import GenerationConfig, LogitsProcessorList
 
-    rows = [Row(*column, device) for column in zip(prompts, samplings, seeds, stops, strict=True)]
+    rows = [BatchRow(*column, device) for column in zip(prompts, samplings, seeds, stops, strict=True)]
     steps = Steps(rows, tokenizer, ends, pad)
     most = max(sampling.max_tokens for sampling in samplings)
     fixed = {'do_sample': False, 'pad_token_id': pad, 'eos_token_id': sorted(ends) or None}
