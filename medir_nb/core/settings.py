@@ -86,24 +86,17 @@ def _check_rows(new_rows: dict, known_rows: dict, where: str | Path):
         check(isinstance(row, kind), f'the row {name!r} is no mapping', where, 'write field: value below its name')
 
 # %% ../../nbs/00_core/03_settings.ipynb #51f0a8be
-RENAMED_FIELDS = {
-    'models': {'load': 'backend'},
-    'llms': {'load': None},  # `gguf_file` says it
-}  # registry → field of before → its name of today; None: it has no meaning any more
-
-
-@functools.cache
-def _tell_renamed(old: str, new: str | None, where: str | Path):
-    "Say once a process what a field is called now; `note` stands in a later module."
-    now = f'is called {new} now' if new else 'is not needed any more'
-    print(visible(f'medir: {where}: the field {old} {now}'), file=sys.stderr, flush=True)
+# registry → field of before → its name of today; '': another field says it
+RENAMED_FIELDS = {'models': {'load': 'backend'}, 'llms': {'load': ''}}
+# `note`, which stands in a later module, once a process
+_tell_once = functools.cache(lambda text: print(visible(f'medir: {text}'), file=sys.stderr, flush=True))
 
 
 def named_anew(registry: str, row: dict, where: str | Path) -> dict:
     "A row, or settings over one, with the fields' names of today; a reader is told of a name of before."
     names = RENAMED_FIELDS.get(registry, {})
     for old in [field for field in names if field in row]:
-        _tell_renamed(old, names[old], where)
+        _tell_once(f'{where}: the field {old} is {f"called {names[old]} now" if names[old] else "not needed any more"}')
     return {names.get(field, field): row[field] for field in row if names.get(field, field)} if names else row
 
 # %% ../../nbs/00_core/03_settings.ipynb #9c41d7a2

@@ -24,16 +24,8 @@ from ..core.places import home
 from ..core.settings import write_block_rows, parse_options
 from ..core.console import note, progress, run_command
 from ..core.hardware import end_with
-from medir_nb.trainer.training_settings import (
-    devices_here,
-    gpus_here,
-    is_in_world,
-    processes_of,
-    Settings,
-    TRAINING_KINDS,
-    is_first,
-)
-from .training_settings import PIPELINES, raw_settings, training_config, world_size
+from .training_settings import devices_here, gpus_here, is_in_world, processes_of, Settings, is_first
+from .training_settings import TRAINING_KINDS, PIPELINES, raw_settings, training_config, world_size
 from .progress import read_metrics, Trained
 
 # %% ../../nbs/05_trainer/13_launch.ipynb #e961daa8

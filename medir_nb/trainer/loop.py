@@ -25,16 +25,8 @@ from ..core.settings import registry
 from ..core.console import note
 from ..core.hardware import seed_everything, versions
 from ..generator.models import release_models, loaded_llm
-from medir_nb.trainer.training_settings import (
-    processes_of,
-    Settings,
-    TRAINING_KINDS,
-    TrainingKind,
-    is_first,
-    is_in_world,
-    training_config,
-)
-from .training_settings import world_size
+from .training_settings import processes_of, Settings, TRAINING_KINDS, TrainingKind, is_first
+from .training_settings import is_in_world, training_config, world_size
 from .launch import BEGINS, is_launched, processes_to_start, tell_idle, train_in_processes
 from .progress import MetricsLog, Trained, metrics_callback, read_metrics, read_trained, work_folder
 from .safe_training import check_weights, first_line, last_checkpoint, last_checkpoint_notice
