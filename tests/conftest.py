@@ -54,7 +54,7 @@ FOUND = [
 # a row of the model registry, which lacks the folder of its weights (`hub`)
 TINY_ROW = {
     'kind': 'encoder',
-    'load': 'transformers',
+    'backend': 'transformers',
     'revision': 'tiny',
     'pooling': 'cls',
     'normalize': True,
@@ -379,9 +379,9 @@ def fake_minilm(monkeypatch):
             )
 
     encoder.model._recent.clear()
-    for load, kind in encoder.BACKENDS.items():
+    for name, kind in encoder.BACKENDS.items():
         if issubclass(kind, encoder.TorchBackend):
-            monkeypatch.setitem(encoder.BACKENDS, load, Backend)
+            monkeypatch.setitem(encoder.BACKENDS, name, Backend)
     monkeypatch.setattr(encoder, 'TorchBackend', Backend)
     yield calls
     encoder.model._recent.clear()

@@ -21,7 +21,7 @@ from medir_nb.trainer.pair import printed_settings, write_alignment_data
 
 WORDS = 'statins metformin insulin asthma vaccine migraine anaemia fracture appendix thyroid heart liver'.split()
 TEXTS = [f'what is {word}' for word in WORDS]
-SMALL = {'kind': 'encoder', 'load': 'transformers', 'revision': 'tiny', 'pooling': 'mean', 'normalize': True}
+SMALL = {'kind': 'encoder', 'backend': 'transformers', 'revision': 'tiny', 'pooling': 'mean', 'normalize': True}
 SMALL |= {'similarity': 'cos', 'max_query_tokens': 20, 'max_document_tokens': 24, 'query_template': 'query: {text}'}
 SMALL |= {'document_template': '{text}'}
 LARGE = {**SMALL, 'pooling': 'lasttoken', 'append_eos': True, 'normalize': False}

@@ -15,11 +15,11 @@ from medir_nb.encoder import contract, Encoder, encoder_spec, save_encoder, Toke
 from medir_nb.papers import published
 from medir_nb.trainer import beside_table_8, PairData, printed_training, stage_data, train_encoder, train_retriever
 from medir_nb.trainer import TuningData, Watch, write_pair_data, write_tuning_data
-from medir_nb.trainer.retriever import changed_fields, Reading, retriever_settings
+from medir_nb.trainer.two_stages import BackboneReading, changed_fields, retriever_settings
 
 ROOT = Path(__file__).parents[1]
 WORDS = 'statins metformin insulin asthma vaccine migraine anaemia fracture appendix thyroid heart liver'.split()
-DECODER = {'kind': 'encoder', 'load': 'transformers', 'revision': 'tiny', 'pooling': 'lasttoken', 'append_eos': True}
+DECODER = {'kind': 'encoder', 'backend': 'transformers', 'revision': 'tiny', 'pooling': 'lasttoken', 'append_eos': True}
 DECODER |= {'normalize': False, 'similarity': 'cos', 'max_query_tokens': 24, 'max_document_tokens': 32}
 DECODER |= {'query_template': '{instruction}\nQuery: {text}', 'document_template': '{text}'}
 DECODER |= {'default_instruction': 'Given a query, retrieve passages'}
@@ -189,7 +189,7 @@ def test_merged_or_not_stage_two_begins_with_the_same_vectors(small, backbone, t
     one = {**small, 'backbone': backbone, 'lora': lora, 'pretrained_name': 'first', 'tuning': still}
     merged, unmerged = train_retriever(one), train_retriever(one, name='unmerged', merge=False)
     first = plain_vectors(merged.trained['pretraining'].folder)
-    untrained = Encoder(encoder_spec(backbone, **changed_fields(Reading())))
+    untrained = Encoder(encoder_spec(backbone, **changed_fields(BackboneReading())))
     before = plain_vectors(save_encoder(untrained, tmp_path / 'before'))
     assert all(np.abs(first[role] - before[role]).max() > 1e-3 for role in first)  # stage I did something
     for retriever in (merged, unmerged):
@@ -203,9 +203,9 @@ def test_merged_or_not_stage_two_begins_with_the_same_vectors(small, backbone, t
 
 _KILLED_BETWEEN = """
 import json, os, signal, sys
-from medir_nb.trainer import retriever
-retriever.write_tuning_data = lambda *given, **named: os.kill(os.getpid(), signal.SIGKILL)
-retriever.train_retriever(json.loads(sys.argv[1]))
+from medir_nb.trainer import two_stages
+two_stages.write_tuning_data = lambda *given, **named: os.kill(os.getpid(), signal.SIGKILL)
+two_stages.train_retriever(json.loads(sys.argv[1]))
 """
 
 

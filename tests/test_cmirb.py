@@ -38,9 +38,9 @@ def test_printed_retrievers_are_the_protocols_models(printed):
     told = dict(hub=hub, pooling=pooling, normalize=normalize, similarity='cos')
     told |= dict(query_template=query + '{text}', document_template=document + '{text}')
     assert told.items() <= row.items()
-    if row['load'] == 'transformers':
+    if row['backend'] == 'transformers':
         assert row['max_query_tokens'] == row['max_document_tokens'] == 512 and row['dtype'] == 'float32'
-    assert row['revision'] == 'unknown' or row['load'] == 'openai' or len(row['revision']) == 40
+    assert row['revision'] == 'unknown' or row['backend'] == 'openai' or len(row['revision']) == 40
 
 
 def test_every_printed_row_of_the_benchmark_has_its_model():

@@ -452,7 +452,7 @@ def test_a_kill_in_the_middle_leaves_nothing_that_looks_whole(slow_process, mine
     assert left(home) == [place.name] and (place / 'copy').read_bytes() == CONTENT
 
 
-ROW = {**TINY_ROW, 'hub': 'own/tiny', 'load': 'sentence-transformers', 'architecture': 'bert', 'pooling': 'mean'}
+ROW = {**TINY_ROW, 'hub': 'own/tiny', 'backend': 'sentence-transformers', 'architecture': 'bert', 'pooling': 'mean'}
 ROW |= {'max_query_tokens': 32, 'dtype': 'float32', 'package': 'mine'}
 TEXTS = [('', 'Metformin in type 2 diabetes'), ('Statins', 'Atorvastatin lowers LDL cholesterol.')]
 

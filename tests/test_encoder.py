@@ -46,7 +46,7 @@ ROWS = {
     'qwen2-own': ('qwen2', True, 'lasttoken', True, 512, 512),
     'qwen3-own': ('qwen3', True, 'lasttoken', True, 512, 512),
 }
-OWN = {'kind': 'encoder', 'load': 'transformers', 'pooling': 'lasttoken', 'append_eos': True, 'normalize': True}
+OWN = {'kind': 'encoder', 'backend': 'transformers', 'pooling': 'lasttoken', 'append_eos': True, 'normalize': True}
 OWN |= {'similarity': 'cos', 'max_query_tokens': 512, 'max_document_tokens': 512, 'document_template': '{text}'}
 OWN |= {'query_template': 'Instruct: {instruction}\nQuery:{text}', 'default_instruction': WEB}
 
@@ -263,7 +263,8 @@ def test_a_row_that_builds_its_own_modules_must_agree_with_the_checkpoints(folde
 def test_a_folder_says_itself_how_it_pools(folders, tmp_path):
     out = as_sentence_transformer(folders['bert'], str(tmp_path / 'own'), pooling='cls')
     spec = folder_spec(out)
-    assert (spec.pooling, spec.normalize, spec.similarity, spec.load) == ('cls', True, 'cos', 'sentence-transformers')
+    assert (spec.pooling, spec.normalize, spec.similarity) == ('cls', True, 'cos')
+    assert spec.backend == 'sentence-transformers'
     as_the_library(out)
     refuses(lambda: Encoder(folders['bert']), 'no modules.json')
 
@@ -403,8 +404,20 @@ def test_a_static_folder_runs_as_an_object_as_its_refusal_says(tmp_path, home):
     assert evaluate(load_task(write_beir(tmp_path / 'task')), said).system == said.spec.name  # and as a system
 
 
+def test_a_field_is_read_under_its_name_of_before(own_registry, capsys):
+    today = registry('models')['minilm']
+    before = {'load' if field == 'backend' else field: value for field, value in today.items()}
+    own_registry(models={'own': before}, llms={'own': registry('llms')['smollm2'] | {'load': 'gguf'}})
+    assert registry('models')['own'] == today and registry('llms')['own'] == registry('llms')['smollm2']
+    said = capsys.readouterr().err.replace(os.environ['MEDIR_REGISTRY'] + '/', '').splitlines()
+    assert said[0] == 'medir: models.yaml: the field load is called backend now' and 'is not needed any more' in said[1]
+    assert str(parse('minilm(load=transformers)')) == 'minilm(backend=transformers)'
+    told = capsys.readouterr().err
+    assert told == 'medir: minilm: the field load is called backend now\n'
+
+
 def test_the_slip_of_automirs_code_is_a_setting_of_the_tuned_mE5(folders, tmp_path, home):
-    slip = 'me5-large-slhyde(document_template={text},load=transformers,pooling=cls)'
+    slip = 'me5-large-slhyde(backend=transformers,document_template={text},pooling=cls)'
     folder = home / 'checkpoints' / 'me5-large-slhyde'
     refuses(lambda: Encoder('me5-large-slhyde'), 'none were trained here; train it')
     as_sentence_transformer(folders['xlm-r'], str(folder))

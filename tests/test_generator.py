@@ -765,7 +765,7 @@ def test_an_environment_writes_what_this_process_writes(home, own_registry, monk
     # the home folder of the clone, where the installation put the converted copy of the embedded model
     with at_home(Path(__file__).resolve().parent.parent / '.medir'):
         folder = str(g.local_llm.weights_folder(llm_spec('smollm2')))
-    plain = {field: value for field, value in row.items() if field not in ('package', 'gguf_file', 'load')}
+    plain = {field: value for field, value in row.items() if field not in ('package', 'gguf_file')}
     plain |= {'hub': folder, 'revision': 'local', 'dtype': 'float32', 'context': 200}
     plain['chat'] = 'A doctor was asked: {prompt} She answered that'
     own = {'own': {'python': '3.11', 'requirements': []}}

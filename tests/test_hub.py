@@ -251,7 +251,7 @@ CODE_ASKED_BY_NAME = {('models', 'nvidia/NV-Embed-v2'), ('models', GTE_CODE)}
 
 def refusal(row):
     "How a row that cannot run from the Hub says so, or None."
-    if row.get('load') == 'remote':
+    if row.get('backend') == 'remote':
         return 'its published code runs nowhere here'
     if row.get('checkpoint'):
         return 'its weights were never released, and none were trained here'
@@ -280,7 +280,7 @@ def test_an_encoder_loads_and_encodes_with_its_instruction(checked, name):
     found = answered(checked('encoder', name), row)
     if found is None:
         return
-    service = row['load'] in ('openai', 'voyage')
+    service = row['backend'] in ('openai', 'voyage')
     for role in ('query', 'document'):
         part = found[role]
         assert part['finite'] and part['apart'] > 1e-3
@@ -292,7 +292,7 @@ def test_an_encoder_loads_and_encodes_with_its_instruction(checked, name):
             assert min(part['tokens']) > 3
     apart = any(row.get(field) for field in ('document', 'query_brackets', 'document_pair_template'))
     plain = row['query_template'] == row['document_template'] == '{text}'
-    same = plain and not apart and not of_tokens and row['load'] != 'voyage'
+    same = plain and not apart and not of_tokens and row['backend'] != 'voyage'
     assert (found['query']['first'] == found['document']['first']) == same
 
 

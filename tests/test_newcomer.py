@@ -171,7 +171,7 @@ def test_a_hub_model_without_a_row_is_read_by_its_own_files(hub, beir, tmp_path,
     bad = ['hf:someone/bare', 'someone/bare', 'hf:someone/nothing', 'hf:someone', 'hf:someone/tiny-encoder@v9']
     found, notes = ask(hub, tmp_path, beir, [*chains, *bad])
     first = found[tiny]
-    own = {'pooling': 'cls', 'similarity': 'dot', 'load': 'sentence-transformers', 'max_query_tokens': 64}
+    own = {'pooling': 'cls', 'similarity': 'dot', 'backend': 'sentence-transformers', 'max_query_tokens': 64}
     own |= {'max_document_tokens': 64, 'query_template': 'query: {text}', 'document_template': '{text}'}
     assert own.items() <= first['settings'].items() and first['revision'].startswith('resolved c1c1c1c on ')
     # resolved once, recorded, and said

@@ -15,7 +15,7 @@ from medir_nb.core import checkpoint_record, MedirError
 from medir_nb.trainer import train, train_encoder, training_config
 from medir_nb.trainer.launch import log_folder, processes_to_start, tell_idle
 from medir_nb.trainer.loop import training_arguments
-from medir_nb.trainer.settings import devices_here, processes_of, STAGES
+from medir_nb.trainer.training_settings import devices_here, processes_of, TRAINING_KINDS
 from medir_nb.trainer.pair import stage_settings, tower_settings
 
 
@@ -99,7 +99,7 @@ def in_two_processes(settings: list[dict], folder: Path):
 @pytest.mark.slow
 def test_two_processes_have_the_batch_and_the_curve_of_one(rows, data, tmp_path):
     trainings = kinds(data)
-    assert {settings['task'] for settings in trainings.values()} == {*STAGES}
+    assert {settings['task'] for settings in trainings.values()} == {*TRAINING_KINDS}
     in_two_processes([{**settings, 'output': f'two-{name}'} for name, settings in trainings.items()], tmp_path)
     for name, settings in trainings.items():
         alone = name in ('late', 'sparse', 'priced')  # a process compares, or prices, its own half of a batch

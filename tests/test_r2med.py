@@ -209,7 +209,7 @@ def venv(folder, parent=False):
     return folder
 
 
-OWN_ROW = {'kind': 'encoder', 'load': 'own', 'environment': 'tiny', 'revision': 'tiny', 'pooling': 'its own'}
+OWN_ROW = {'kind': 'encoder', 'backend': 'own', 'environment': 'tiny', 'revision': 'tiny', 'pooling': 'its own'}
 OWN_ROW |= dict.fromkeys(('append_eos', 'prompt_in_pooling', 'normalize'), False)
 OWN_ROW |= {'similarity': 'cos', 'max_query_tokens': 64, 'max_document_tokens': 64, 'remote_code': True}
 OWN_ROW |= {'query_template': 'Instruct: {instruction}\nQuery: {text}', 'document_template': '{text}'}

@@ -24,7 +24,7 @@ def test_a_slip_is_a_setting(slip, expression):
 
 
 def test_a_slip_stands_over_settings_and_what_a_model_has_not_is_not_broken():
-    assert with_slip('minilm(dtype=bfloat16)', 'pooling') == 'minilm(dtype=bfloat16,load=transformers,pooling=cls)'
+    assert with_slip('minilm(dtype=bfloat16)', 'pooling') == 'minilm(backend=transformers,dtype=bfloat16,pooling=cls)'
     assert [slip for slip in SLIPS if not with_slip('minilm', slip)] == ['instruction', 'prefix', 'end token']
     with pytest.raises(MedirError, match='unknown slip'):
         with_slip('minilm', 'poolign')
@@ -50,7 +50,7 @@ def test_a_slip_that_gives_the_printed_digit_explains_a_cell(own_registry):
         said[printed] = ledger.frame.set_index('system').verdict
     ours = [verdicts['Ours'] for verdicts in said.values()]
     assert ours == ['equal', 'explained: pooling', 'explained: normalisation', 'unexplained']
-    assert said[whole]['minilm(load=transformers,pooling=cls)'] == 'not comparable: other settings than the row'
+    assert said[whole]['minilm(backend=transformers,pooling=cls)'] == 'not comparable: other settings than the row'
 
 
 def test_mtebs_reading_stands_beside_the_rows():

@@ -37,7 +37,7 @@ PAIRS = [
 ]
 ANSWERED = '{} is the first drug for type {} diabetes; it reduces glucose production.'
 ANSWERS = [{'text': f'what is {w}', 'top_rewrite_query': ANSWERED.format(w, i)} for i, w in enumerate(WORDS)]
-ENCODER = {'kind': 'encoder', 'load': 'transformers', 'revision': 'tiny', 'normalize': True, 'similarity': 'cos'}
+ENCODER = {'kind': 'encoder', 'backend': 'transformers', 'revision': 'tiny', 'normalize': True, 'similarity': 'cos'}
 ENCODER |= {'max_query_tokens': 20, 'max_document_tokens': 32, 'document_template': '{text}'}
 E5 = {'normalize': False, 'similarity': 'dot', 'query_template': 'query: {text}'}
 E5 |= {'document_template': 'passage: {text}'}

@@ -214,7 +214,7 @@ def hub_row(
     at_hub = ('transformers', 'sentence-transformers')
     encoders = {name: row for name, row in rows.items() if row.get('kind', 'encoder') == 'encoder'}
     same = [name for name, row in encoders.items() if str(row.get('hub', '')).lower() == hub.lower()]
-    from_hub = [name for name in same if rows[name].get('load', 'transformers') in at_hub]
+    from_hub = [name for name in same if rows[name].get('backend', 'transformers') in at_hub]
     return next(iter(from_hub + same), '')
 
 # %% ../../nbs/00_core/10_commits.ipynb #8c99e750

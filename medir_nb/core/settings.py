@@ -11,10 +11,11 @@ import functools
 import importlib.resources
 import os
 import re
+import sys
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Annotated, Any
-from .errors import MedirError, cause_of, check, nearest
+from .errors import MedirError, cause_of, check, nearest, visible
 from .files import read_text
 
 # %% ../../nbs/00_core/03_settings.ipynb #05c33ad0
@@ -84,7 +85,21 @@ def _check_rows(new_rows: dict, known_rows: dict, where: str | Path):
         kind = type(known_rows[name]) if name in known_rows else dict
         check(isinstance(row, kind), f'the row {name!r} is no mapping', where, 'write field: value below its name')
 
+# %% ../../nbs/00_core/03_settings.ipynb #51f0a8be
+# registry → field of before → its name of today; '': another field says it
+RENAMED_FIELDS = {'models': {'load': 'backend'}, 'llms': {'load': ''}}
+# `note`, which stands in a later module, once a process
+_tell_once = functools.cache(lambda text: print(visible(f'medir: {text}'), file=sys.stderr, flush=True))
 
+
+def named_anew(registry: str, row: dict, where: str | Path) -> dict:
+    "A row, or settings over one, with the fields' names of today; a reader is told of a name of before."
+    names = RENAMED_FIELDS.get(registry, {})
+    for old in [field for field in names if field in row]:
+        _tell_once(f'{where}: the field {old} is {f"called {names[old]} now" if names[old] else "not needed any more"}')
+    return {names.get(field, field): row[field] for field in row if names.get(field, field)} if names else row
+
+# %% ../../nbs/00_core/03_settings.ipynb #9c41d7a2
 @functools.cache
 def _rows_on_disk(name: str, own_folder: str) -> dict:
     "The rows of a registry in the package and in the folder of the reader's."
@@ -98,7 +113,7 @@ def _rows_on_disk(name: str, own_folder: str) -> dict:
         return stored_rows
     own_rows = read_yaml(own_file)
     _check_rows(own_rows, stored_rows, own_file)
-    return stored_rows | own_rows
+    return stored_rows | {row: named_anew(name, values, own_file) for row, values in own_rows.items()}
 
 # %% ../../nbs/00_core/03_settings.ipynb #c90d6bf9
 _overlays: dict[str, dict] = {}  # registry → the rows that blocks of `rows` put over it
@@ -123,8 +138,9 @@ def rows(
 ):
     "Add or replace rows of one registry for the block; yields the whole registry."
     before = _overlays.get(name, {})
-    _check_rows(new_rows, registry(name), f'rows({name!r})')
-    _overlays[name] = {**before, **new_rows}
+    place = f'rows({name!r})'
+    _check_rows(new_rows, registry(name), place)
+    _overlays[name] = before | {row: named_anew(name, values, place) for row, values in new_rows.items()}
     try:
         yield registry(name)
     finally:

@@ -24,7 +24,7 @@ def only_vectors(vectors: np.ndarray) -> Encoded:
 class Backend:
     "One way from rendered texts to vectors; a subclass overrides what is true of it."
 
-    loads: tuple = ()  # values of a row's `load` that it answers to
+    names: tuple = ()  # values of a row's `backend` that it answers to
     own_tokenizer = False  # no token ids can be shown, and a row's limits cut nothing
     by_role = False  # queries and documents have an instance each, which is told its role
     service = False  # texts leave this machine, and the address decides the vectors
@@ -60,15 +60,15 @@ BACKENDS: dict[str, type[Backend]] = {}
 
 
 def register_backend(
-    kind: type[Backend],  # names in `loads` what rows write
+    kind: type[Backend],  # whose `names` are what rows write
 ) -> type[Backend]:
-    "Have rows with a `load` of `kind.loads` encoded by it; a decorator."
-    check(kind.loads, f'{kind.__name__} answers to no load', 'register_backend', "write loads = ('name',)")
-    for load in kind.loads:
-        holder = BACKENDS.get(load, kind)
+    "Have rows with a `backend` of `kind.names` encoded by it; a decorator."
+    check(kind.names, f'{kind.__name__} has no names', 'register_backend', "write names = ('name',)")
+    for name in kind.names:
+        holder = BACKENDS.get(name, kind)
         same = holder.__qualname__ == kind.__qualname__
-        check(same, f'load {load!r} belongs to {holder.__name__}', kind.__name__, 'choose another name')
-    BACKENDS.update(dict.fromkeys(kind.loads, kind))
+        check(same, f'backend {name!r} belongs to {holder.__name__}', kind.__name__, 'choose another name')
+    BACKENDS.update(dict.fromkeys(kind.names, kind))
     return kind
 
 # %% ../../nbs/02_encoder/02_backends.ipynb #57dd6e8f
@@ -76,9 +76,9 @@ ENVIRONMENT = 'environment'  # under this name the backend of rows with an envir
 
 
 def backend_class(spec) -> type[Backend]:
-    "The class that encodes with `spec`, an `EncoderSpec`; ask it, and not `spec.load`, what holds for a row."
-    load = spec.load if spec.representation == 'dense' else spec.representation
-    load = ENVIRONMENT if spec.environment else load
-    if load not in BACKENDS:
-        raise MedirError(f'unknown load {load!r}', f'model {spec.name}', nearest(load, BACKENDS))
-    return BACKENDS[load]
+    "The class that encodes with `spec`, an `EncoderSpec`; ask it, and not `spec.backend`, what holds for a row."
+    name = spec.backend if spec.representation == 'dense' else spec.representation
+    name = ENVIRONMENT if spec.environment else name
+    if name not in BACKENDS:
+        raise MedirError(f'unknown backend {name!r}', f'model {spec.name}', nearest(name, BACKENDS))
+    return BACKENDS[name]

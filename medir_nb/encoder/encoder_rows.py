@@ -12,7 +12,7 @@ import os
 from dataclasses import fields, replace
 from ..core.errors import MedirError, NothingToMeasure, boundary, check, nearest
 from ..core.places import checkpoint_folder, checkpoint_names, checkpoint_record
-from ..core.settings import check_row, registry
+from ..core.settings import check_row, named_anew, registry
 from ..core.commits import UNKNOWN, hub_name, hub_row, named_commit
 from ..core.hub_folders import hub_folder
 from .processor import working_dtype
@@ -39,7 +39,7 @@ def _row_spec(name: str, row: dict) -> EncoderSpec:
     if row['kind'] != 'encoder':
         why = row.get('why', 'its checkpoint was never released')
         raise NothingToMeasure(f'figures only: {why}', where, 'choose a row that `medir models` marks as runnable')
-    if row.get('load') == 'remote':
+    if row.get('backend') == 'remote':
         what = f'its published code runs nowhere here: it needs {row.get("needs")}'
         raise NothingToMeasure(what, where, 'run it there and evaluate its run file with --run')
     check_row(EncoderSpec, row, where, _BESIDE)
@@ -102,7 +102,7 @@ def _hub_spec(name: str, hub: str, revision: str) -> EncoderSpec:
         if revision in ('', spec.revision):
             return spec
         # another revision is not the one that a package ships
-        at_hub = {'package': '', 'gguf_file': '', 'load': 'transformers' if spec.gguf_file else spec.load}
+        at_hub = {'package': '', 'gguf_file': '', 'backend': 'transformers' if spec.gguf_file else spec.backend}
         return replace(spec, name=name, revision=named_commit(hub, revision, where), **at_hub)
     try:
         commit = named_commit(hub, revision, where)
@@ -193,7 +193,7 @@ def _check_transformer(spec: EncoderSpec, where: str):
     is_float = spec.dtype == 'float32' and spec.autocast != 'float16'
     fix = 'write dtype=fp32, and autocast=bf16 for faster products'
     check(is_float or not spec.engine, f'engine={spec.engine} reads float32 weights', where, fix)
-    of_torch = is_plain and spec.load in ('transformers', 'sentence-transformers')
+    of_torch = is_plain and spec.backend in ('transformers', 'sentence-transformers')
     is_mean = of_torch and spec.stored == 'float32' and spec.pooling == 'mean' and not spec.append_eos
     what = f'chunks={spec.chunks} is for transformers with the mean of their tokens, kept as float32'
     check(is_mean or not spec.chunks, what, where, 'leave it out')
@@ -252,6 +252,7 @@ def encoder_spec(
 ) -> EncoderSpec:
     "The spec of an encoder, with some fields overridden; a wrong name or value is refused with the nearest."
     spec, where = _named_spec(name), f'model {name}'
+    overrides = named_anew('models', overrides, where)
     spec = replace(spec, dtype=working_dtype(parse_dtype(spec.dtype), device))
     for field in ('dtype', 'autocast'):
         if overrides.get(field):

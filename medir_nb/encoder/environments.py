@@ -132,7 +132,7 @@ class Worker:
             self.close()
 
 # %% ../../nbs/02_encoder/10_environments.ipynb #7e4d8a6d
-_TOLD = ('load', 'dtype', 'remote_code', 'pooling', 'normalize', 'append_eos', 'prompt_in_pooling')
+_TOLD = ('backend', 'dtype', 'remote_code', 'pooling', 'normalize', 'append_eos', 'prompt_in_pooling')
 
 # %% ../../nbs/02_encoder/10_environments.ipynb #b7e766e0
 _BEYOND = ('document_pair_template', 'query_brackets', 'document_brackets', 'adapter', 'dimensions')
@@ -142,15 +142,15 @@ _BEYOND = ('document_pair_template', 'query_brackets', 'document_brackets', 'ada
 class WorkerBackend(Backend):
     "An encoder in an environment of its own."
 
-    loads = ('own', ENVIRONMENT)
+    names = ('own', ENVIRONMENT)
     own_tokenizer = from_hub = True
 
     def __init__(self, spec: EncoderSpec, role: str, device: str | None = None):
         self.spec, self.role = spec, role
         where = f'model {spec.name}'
-        takes = spec.load in ('transformers', 'own') and not any(getattr(spec, field) for field in _BEYOND)
+        takes = spec.backend in ('transformers', 'own') and not any(getattr(spec, field) for field in _BEYOND)
         without = 'pairs, brackets, adapters and kept dimensions'
-        what = f'an environment of its own takes load transformers or own, without {without}'
+        what = f'an environment of its own takes backend transformers or own, without {without}'
         check(takes, what, where, 'correct the registry row')
         self.check(spec)  # before anything is fetched
         folder, tokenizer = checkpoint_paths(spec, role)
@@ -162,7 +162,7 @@ class WorkerBackend(Backend):
             **{field: getattr(spec, field) for field in _TOLD},
         }
         # what a checkpoint's own method reads is its own affair
-        unread = spec.unread_tensors if spec.load == 'own' else (POOLER, *spec.unread_tensors)
+        unread = spec.unread_tensors if spec.backend == 'own' else (POOLER, *spec.unread_tensors)
         self.worker = Worker(spec.environment, settings, where, unread)
         self.device = self.worker.device
 
@@ -179,5 +179,5 @@ class WorkerBackend(Backend):
             vectors = np.load(file, allow_pickle=False)
         fits = vectors.ndim == 2 and len(vectors) == len(texts) and vectors.shape[1]
         what = f'its code gave an array of shape {vectors.shape} for {len(texts)} texts'
-        check(fits, what, f'model {self.spec.name}', "check the row's load")
+        check(fits, what, f'model {self.spec.name}', "check the row's backend")
         return Encoded(vectors, np.array(answer['lengths'], np.int32), np.array(answer['truncated'], bool))

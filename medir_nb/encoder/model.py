@@ -87,7 +87,7 @@ def object_spec(model) -> EncoderSpec:
         name=name,
         hub=name,
         revision=str(getattr(about, 'revision', None) or ''),
-        load='object',
+        backend='object',
         pooling='own',
         normalize=False,
         similarity='dot' if similarity == 'dot' else 'cos',
@@ -174,7 +174,7 @@ class Encoder(TextRenderer):
         super().__init__(replace(model, dtype=parse_dtype(dtype)) if dtype else model)
 
     def pin(self) -> EncoderSpec:
-        "Take the commit that the Hub serves where the row names none (see `hub.pinned`)."
+        "Take the commit that the Hub serves where the row names none (see `core.pinned`)."
         if self.object is None:
             self.spec = pinned(self.spec)
         return self.spec

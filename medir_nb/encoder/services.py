@@ -78,7 +78,7 @@ def asked_vectors(
 class ServiceBackend(Backend):
     "An embedding service that speaks the language of OpenAI's `/embeddings`; Voyage's is told the role as well."
 
-    loads = ('openai', 'voyage')
+    names = ('openai', 'voyage')
     own_tokenizer = by_role = service = True
     block = 256  # texts between two writes: what a killed run pays twice
 
@@ -93,7 +93,7 @@ class ServiceBackend(Backend):
     def _body(self, texts: list[str]) -> dict:
         length = {self.spec.shorter: self.spec.dimensions} if self.spec.dimensions else {}
         voyages = {'input_type': self.role, 'truncation': False}
-        own = voyages if self.spec.load == 'voyage' else {'encoding_format': 'float'}
+        own = voyages if self.spec.backend == 'voyage' else {'encoding_format': 'float'}
         return {'model': self.spec.hub, 'input': texts, **own, **length}
 
     @classmethod
@@ -168,7 +168,7 @@ def _mteb_inputs(parts: list[tuple[str, str]], role: str) -> tuple:
 class ObjectBackend(Backend):
     "An mteb model, or an object with `encode_query` / `encode_document`, R2MED's pair, or `encode`."
 
-    loads = ('object',)
+    names = ('object',)
     own_tokenizer = by_role = True
 
     def __init__(self, model, role: str, device: str | None = None):

@@ -20,7 +20,7 @@ from .model_row import ROLES
 class _SparseBackend(FolderBackend):
     "A checkpoint of sentence-transformers' `SparseEncoder`; its vectors are rows of a scipy matrix."
 
-    loads = ('sparse',)
+    names = ('sparse',)
     library = 'SparseEncoder'
 
     @classmethod

@@ -167,7 +167,7 @@ class Model:
 
         @torch.no_grad()
         def run(part):
-            if self.settings['load'] == 'own':
+            if self.settings['backend'] == 'own':
                 bare = [texts[i][len(prompt) :] for i in part]
                 most = self.settings['max_tokens']
                 vectors = self.checkpoint.model.encode(bare, instruction=prompt, max_length=most)
@@ -187,7 +187,7 @@ def first_stop(text, stops):
     return min((text.index(stop) + len(stop) for stop in stops if stop in text), default=None)
 
 # %% ../../nbs/02_encoder/01_worker.ipynb #9c641263
-class Row:
+class BatchRow:
     "A prompt of a batch, and how its text is drawn and ends."
 
     def __init__(self, prompt, sampling, seed, stop, device):
@@ -279,7 +279,7 @@ def write_batch(
     import torch
     from transformers import GenerationConfig, LogitsProcessorList
 
-    rows = [Row(*column, device) for column in zip(prompts, samplings, seeds, stops, strict=True)]
+    rows = [BatchRow(*column, device) for column in zip(prompts, samplings, seeds, stops, strict=True)]
     steps = Steps(rows, tokenizer, ends, pad)
     most = max(sampling.max_tokens for sampling in samplings)
     fixed = {'do_sample': False, 'pad_token_id': pad, 'eos_token_id': sorted(ends) or None}
@@ -386,7 +386,7 @@ def answer(request, model, tell):
     "Answer one request by `tell(**answer)`; the model that answers the next one."
     if 'settings' in request:
         settings = request['settings']
-        model = Writer(settings) if settings['load'] == 'writer' else Model(settings)
+        model = Writer(settings) if settings['backend'] == 'writer' else Model(settings)
         loaded = model.checkpoint
         tell(device=loaded.device, tensors=loaded.tensors)
     elif 'requests' in request:

@@ -183,7 +183,7 @@ _PLACEHOLDERS = ('{text}', '{instruction}', '{title} {body}')
 def _slip_settings(spec) -> dict[str, dict]:
     "Slip → the settings of an encoder's row that make it; {} where the row has nothing of that kind."
     # sentence-transformers follows the folder's own modules, whatever a setting says of pooling
-    by_us = {'load': 'transformers'} if spec.load == 'sentence-transformers' else {}
+    by_us = {'backend': 'transformers'} if spec.backend == 'sentence-transformers' else {}
     templates = ('query_template', 'document_template')
     limits = ('max_query_tokens', 'max_document_tokens')
     takes_instruction = spec.instruct and '{instruction}' in spec.query_template

@@ -39,7 +39,6 @@ class LLMSpec:
     hub: str = 'unknown'  # id at the Hub, or a folder
     revision: str = 'unknown'  # a commit; part of every key
     backend: str = 'transformers'  # transformers | vllm | openai
-    load: str = ''  # gguf where a package ships the weights so
     chat: str = 'template'  # the tokenizer's own, or a wrapper around {prompt}
     chat_options: dict = field(default_factory=dict)  # for the chat template
     system: str = ''  # the paper's system turn
@@ -59,7 +58,7 @@ class LLMSpec:
     published_as: tuple = ()  # its names in the papers' files
     continues: bool = True  # whether its backend goes on writing a text that was begun
     package: str = ''  # the package that ships its weights
-    gguf_file: str = ''
+    gguf_file: str = ''  # where a package ships the weights so
     dtype: str = 'bfloat16'
     remote_code: bool = False
     unread_tensors: tuple = ()  # patterns of tensors that no text needs: files may lack them, or hold them besides

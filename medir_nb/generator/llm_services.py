@@ -60,7 +60,7 @@ class EnvironmentBackend:
         folder = str(weights_folder(spec))
         refuse_weight_code(folder, spec)
         settings = {
-            'load': 'writer',
+            'backend': 'writer',
             'folder': folder,
             'tokenizer': folder,
             'device': device or '',

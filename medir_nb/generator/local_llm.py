@@ -103,14 +103,14 @@ def _why_no_weights(spec: LLMSpec) -> tuple[str, str] | None:
 # %% ../../nbs/03_generator/02_local_llm.ipynb #a93a7c21
 def from_hub(spec: LLMSpec) -> bool:
     "Whether a model's weights are those of a repository at the Hub."
-    return not (spec.folder or spec.load == 'gguf' or _why_no_weights(spec))
+    return not (spec.folder or spec.gguf_file or _why_no_weights(spec))
 
 # %% ../../nbs/03_generator/02_local_llm.ipynb #217e80e4
 def weights_folder(spec: LLMSpec) -> Path:
     "The local folder of a model's weights."
     if spec.folder:
         return Path(spec.folder)
-    if spec.load == 'gguf':
+    if spec.gguf_file:
         return converted_gguf(spec)
     if reason := _why_no_weights(spec):
         what, fix = reason

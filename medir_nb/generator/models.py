@@ -174,7 +174,7 @@ class _LoadedOnNeed:
         local_folders = [f for f in (spec.folder, spec.hub) if f and Path(f).is_dir()]
         if local_folders:
             refuse_weight_code(local_folders[0], spec)
-        if spec.load == 'gguf':
+        if spec.gguf_file:
             check_package(spec.package, where)
         elif from_hub(spec):
             pinned_spec = self.pin()

@@ -152,7 +152,7 @@ def _weights(row: dict) -> str:
     "Hub id and size of a checkpoint, the adapter upon it, and the environment that loads it."
     text = f'{row["hub"]} ({row.get("size", "size unknown")})'
     text += f' with {row["adapter"]["hub"]}' if row.get('adapter') else ''
-    text += f' in another environment: {row.get("needs", "unknown")}' if row.get('load') == 'remote' else ''
+    text += f' in another environment: {row.get("needs", "unknown")}' if row.get('backend') == 'remote' else ''
     if made := registry('environments').get(row.get('environment')):
         text += f' in the environment {row["environment"]} ({", ".join(made["requirements"])})'
     return text

@@ -16,7 +16,7 @@ from ..core.console import note
 from ..core.errors import MedirError, check, nearest, typed
 from ..core.files import fingerprint, lock
 from ..core.places import checkpoint_names, home, slug
-from ..core.settings import registry
+from ..core.settings import named_anew, registry
 from ..core.commits import revision_label
 from ..data.corpus import Queries
 from ..data.task import Task
@@ -55,6 +55,7 @@ def normal_encoder(
         names = [*RETRIEVERS, *COMBINATIONS, *encoder_names(), *checkpoint_names()]
         raise MedirError(f'unknown system {system.name!r}', None, nearest(system.name, names)) from None
     values = {name: True if value is None else value for name, value in system.settings}
+    values = named_anew('models', values, system.name)
     chosen = encoder_spec(system.name, **values)
     changed = []
     is_lower = rows.get(system.name, {}).get('dtype', 'float32') != 'float32'
@@ -97,7 +98,7 @@ def encoder_counts(encoder: Encoder, device: str | None = None, **counted) -> Co
 
 # %% ../../nbs/04_retrieval/09_dense_stage.ipynb #60ff740b
 _VECTOR_FIELDS = (
-    *('load', 'pooling', 'normalize', 'similarity', 'dtype', 'autocast', 'max_query_tokens', 'max_document_tokens'),
+    *('pooling', 'normalize', 'similarity', 'dtype', 'autocast', 'max_query_tokens', 'max_document_tokens'),
     *('query_template', 'document_template', 'document_pair_template', 'titles'),
     *('query_brackets', 'document_brackets', 'append_eos', 'prompt_in_pooling', 'bidirectional', 'environment'),
     'dimensions',
@@ -118,6 +119,8 @@ def encoder_settings(encoder: Encoder, task: Task) -> dict:
     spec = encoder.pin()
     settings = {'weights': weights_label(spec.hub, spec.revision)}
     renders_itself = encoder.object is not None or bool(spec.base_url)
+    # stored settings spell `backend` as it was first called
+    settings |= {} if renders_itself else {'load': spec.backend}
     settings |= {name: getattr(spec, name) for name in (('similarity',) if renders_itself else _VECTOR_FIELDS)}
     settings |= {
         name: value for name in _RARE_FIELDS if (value := getattr(spec, name)) not in (False, 0, '', 'dense', 'text')

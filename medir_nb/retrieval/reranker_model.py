@@ -433,7 +433,7 @@ class Reranker:
         self.device, self.storable, self._backend = device, storable, None
 
     def pin(self) -> RerankerSpec:
-        "Take the commit that the Hub serves where the row names none (see `hub.pinned`)."
+        "Take the commit that the Hub serves where the row names none (see `core.pinned`)."
         self.spec = pinned(self.spec)
         return self.spec
 

@@ -25,9 +25,9 @@ from ..encoder.saving import save_modules
 from ..encoder.store import encode_corpus
 from ..encoder.towers import is_cut, joined_towers, pair_similarity, pair_spec, query_side
 from ..encoder.towers import vector_length
-from .settings import AboveZero, Count, OneOrMore, StrictSettings, NotNegative, Settings
+from .training_settings import AboveZero, Count, OneOrMore, StrictSettings, NotNegative, Settings
 from .encoders import check_carried, check_contrast, pair_trainer, training_pairs
-from .loop import Recipe, hub_name, trained_row, check_enough, seeded_arguments, stage
+from .loop import Recipe, hub_name, trained_row, check_enough, seeded_arguments, training_kind
 from .pairs import PairBatches, TowerInput
 from .safe_training import Lora, merge_adapters, save_adapters, with_adapter
 
@@ -410,13 +410,13 @@ def tower_recipe(config: AlignmentSettings) -> Recipe:
     )
 
 # %% ../../nbs/05_trainer/23_alignment.ipynb #eff13b52
-@stage(AlignmentSettings, check=lambda model: check_carried(encoder_spec(model)))
+@training_kind(AlignmentSettings, check=lambda model: check_carried(encoder_spec(model)))
 def align_towers(config: AlignmentSettings) -> Recipe:
     "Stage I: the query tower learns the space of the frozen document tower."
     return tower_recipe(config)
 
 
-@stage(JointSettings, check=lambda model: check_carried(encoder_spec(model)))
+@training_kind(JointSettings, check=lambda model: check_carried(encoder_spec(model)))
 def train_towers(config: JointSettings) -> Recipe:
     "Stage II: both towers are trained together."
     return tower_recipe(config)

@@ -20,10 +20,10 @@ from ..encoder.loading import checkpoint_paths
 from ..encoder.tokens import padded_batch
 from ..retrieval.reranker_model import RERANKER_FIELDS, RerankerSpec, reranker_spec
 from ..retrieval.reranker_model import load_cross_encoder, pair_tokens, written_pairs
-from .settings import AboveZero, Count, OneOrMore, Settings
+from .training_settings import AboveZero, Count, OneOrMore, Settings
 from .pairs import Pairs
 from .safe_training import safe_trainer
-from .loop import Recipe, hub_name, trained_row, check_enough, plain_arguments, stage
+from .loop import Recipe, hub_name, trained_row, check_enough, plain_arguments, training_kind
 
 # %% ../../nbs/05_trainer/19_cross_encoder.ipynb #ec1251c4
 class CrossEncoderSettings(Settings):
@@ -38,7 +38,9 @@ class CrossEncoderSettings(Settings):
 def _with_new_head(name: str) -> RerankerSpec:
     "An encoder as the base of a cross-encoder; its `logits` are 0, for the head is new."
     encoder = pinned(encoder_spec(name))
-    is_plain = encoder.load in {'transformers', 'sentence-transformers'} and not (encoder.adapter or encoder.document)
+    is_plain = encoder.backend in {'transformers', 'sentence-transformers'} and not (
+        encoder.adapter or encoder.document
+    )
     fix = 'choose an encoder such as minilm or bge-base-en-v1.5, or a reranker'
     check(is_plain, 'it is not one plain checkpoint', f'model {name}', fix)
     folder = checkpoint_paths(encoder, 'query')[0]
@@ -127,7 +129,7 @@ def _save(spec: RerankerSpec, trainer, folder: Path) -> dict:
     }
 
 # %% ../../nbs/05_trainer/19_cross_encoder.ipynb #faa8e7c0
-@stage(CrossEncoderSettings)
+@training_kind(CrossEncoderSettings)
 def train_reranker(config: CrossEncoderSettings) -> Recipe:
     "Training of a cross-encoder with the loss of Gao et al. 2021 (arXiv 2101.08751, equation 4)."
     spec = pinned(reranker_base(config))

@@ -22,11 +22,11 @@ from ..encoder.model_row import EncoderSpec, ROLES
 from ..encoder.saving import carried_spec, carrying_model, has_two_towers, save_modules, why_not_carried
 from ..encoder.towers import is_cut
 from .loop import Recipe, base_of, hub_name, record_trained_from, trained_row
-from .loop import check_enough, seeded_arguments, stage
+from .loop import check_enough, seeded_arguments, training_kind
 from .pairs import DiskPairs, PairBatches, Pairs, training_lines
 from .safe_training import Lora, load_adapters, loss_parameters, merge_adapters, safe_trainer
 from .safe_training import save_adapters, with_adapter
-from .settings import AboveZero, Count, OneOrMore, Settings, processes_of
+from .training_settings import AboveZero, Count, OneOrMore, Settings, processes_of
 
 # %% ../../nbs/05_trainer/15_encoders.ipynb #43e121f8
 class EncoderSettings(Settings):
@@ -260,7 +260,7 @@ def _loss(model, config: ContrastiveSettings, hypothetical: bool):
     return InfoNCE(model, mini_batch=config.gradient_cache, hypothetical=hypothetical, **settings)
 
 # %% ../../nbs/05_trainer/15_encoders.ipynb #524ebee3
-@stage(ContrastiveSettings, check=lambda model: check_carried(encoder_spec(model)))
+@training_kind(ContrastiveSettings, check=lambda model: check_carried(encoder_spec(model)))
 def train_encoder(config: ContrastiveSettings) -> Recipe:
     "Contrastive training of an encoder."
     check_contrast(config)

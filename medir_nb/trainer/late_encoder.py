@@ -12,8 +12,8 @@ from ..encoder.encoder_rows import encoder_spec
 from ..encoder.model import Encoder
 from ..encoder.saving import carrying_model
 from .encoders import EncoderSettings, check_carried, check_contrast, encoder_recipe
-from .loop import Recipe, stage
-from .settings import AboveZero, Count
+from .loop import Recipe, training_kind
+from .training_settings import AboveZero, Count
 
 # %% ../../nbs/05_trainer/16_late_encoder.ipynb #a20d2cb8
 class LateSettings(EncoderSettings):
@@ -61,7 +61,7 @@ def check_one_tower(model: str):
     check(plain, 'token vectors are trained for one transformer', f'model {model}', fix)
 
 # %% ../../nbs/05_trainer/16_late_encoder.ipynb #da1104b6
-@stage(LateSettings, check=check_one_tower)
+@training_kind(LateSettings, check=check_one_tower)
 def train_late_encoder(config: LateSettings) -> Recipe:
     "Contrastive training of an encoder that keeps a vector a token."
     check_one_tower(config.model)

@@ -24,15 +24,15 @@ from ..core.places import home
 from ..core.settings import write_block_rows, parse_options
 from ..core.console import note, progress, run_command
 from ..core.hardware import end_with
-from .settings import devices_here, gpus_here, is_in_world, processes_of, Settings, STAGES, is_first
-from .settings import PIPELINES, raw_settings, training_config, world_size
+from .training_settings import devices_here, gpus_here, is_in_world, processes_of, Settings, is_first
+from .training_settings import TRAINING_KINDS, PIPELINES, raw_settings, training_config, world_size
 from .progress import read_metrics, Trained
 
 # %% ../../nbs/05_trainer/13_launch.ipynb #e961daa8
 def _why_alone(config: Settings) -> str:
     "Why no other process could train this: its stage is known here alone; '' where others find it."
     task = getattr(config, 'task', '')
-    is_known = task in STAGES and STAGES[task].train.__module__.split('.')[0] == __name__.split('.')[0]
+    is_known = task in TRAINING_KINDS and TRAINING_KINDS[task].train.__module__.split('.')[0] == __name__.split('.')[0]
     return '' if is_known else f'the stage {task!r} is known to this process alone'
 
 
@@ -235,7 +235,7 @@ def train(
     task = raw.get('task', '')
     if not isinstance(task, str) or task not in PIPELINES:
         config = training_config(config, **settings)
-        return STAGES[config.task].train(config, watch)
+        return TRAINING_KINDS[config.task].train(config, watch)
     fix = 'leave torchrun out: each stage starts its processes'
     check(world_size() == 1, f'{task} has several stages, and data to prepare between them', where, fix)
     del raw['task']
@@ -247,7 +247,7 @@ def check_trainable(
     model: str,
 ):
     "Raise what training `model` would raise, as far as its row decides it."
-    checks = {name: stage.check for name, stage in STAGES.items() if stage.check}
+    checks = {name: kind.check for name, kind in TRAINING_KINDS.items() if kind.check}
     check(task in checks, f'{task!r} is no kind of training that can be checked', None, nearest(task, checks))
     checks[task](model)
 
@@ -272,9 +272,9 @@ def _key_lines(settings: type, indent: str):
 def keys_help() -> str:
     "Every kind of training with its keys, their types and defaults, as text."
     lines = []
-    for name, stage in {**STAGES, **PIPELINES}.items():
-        about = ' '.join(stage.settings.__doc__.split()).replace('`', '')
-        lines += [f'task: {name}', f'  {about}', *_key_lines(stage.settings, '    '), '']
+    for name, kind in {**TRAINING_KINDS, **PIPELINES}.items():
+        about = ' '.join(kind.settings.__doc__.split()).replace('`', '')
+        lines += [f'task: {name}', f'  {about}', *_key_lines(kind.settings, '    '), '']
     return '\n'.join(lines)
 
 # %% ../../nbs/05_trainer/13_launch.ipynb #b8ea067d

@@ -25,10 +25,10 @@ from ..encoder.model_row import EncoderSpec
 from ..encoder.saving import carrying_model, has_two_towers
 from ..encoder.tokens import padded, padded_batch
 from .encoders import check_carried
-from .loop import Recipe, base_of, hub_name, trained_row, check_enough, seeded_arguments, stage
+from .loop import Recipe, base_of, hub_name, trained_row, check_enough, seeded_arguments, training_kind
 from .pairs import FiledRows, row_texts
 from .safe_training import safe_trainer
-from .settings import AboveZero, Count, NotNegative, OneOrMore, Settings, Share
+from .training_settings import AboveZero, Count, NotNegative, OneOrMore, Settings, Share
 
 # %% ../../nbs/05_trainer/22_retromae.ipynb #d1f9f730
 class RetroMAESettings(Settings):
@@ -184,7 +184,7 @@ def _save(base: EncoderSpec, trainer, folder: Path) -> dict:
     }
 
 # %% ../../nbs/05_trainer/22_retromae.ipynb #290815d0
-@stage(RetroMAESettings, check=lambda model: check_maskable(encoder_spec(model)))
+@training_kind(RetroMAESettings, check=lambda model: check_maskable(encoder_spec(model)))
 def train_retromae(config: RetroMAESettings) -> Recipe:
     "Training of an encoder by RetroMAE."
     base = encoder_spec(config.model, **{**config.reading, 'dtype': 'float32'})

@@ -14,7 +14,7 @@ from pathlib import Path
 from ..core.errors import MedirError, boundary, check
 from ..core.files import write_json
 from ..encoder.loading import refuse_other_names
-from .settings import OneOrMore, Share, StrictSettings
+from .training_settings import OneOrMore, Share, StrictSettings
 
 # %% ../../nbs/05_trainer/12_safe_training.ipynb #19ea0e5f
 def last_checkpoint(work: Path) -> tuple[int, Path] | None:

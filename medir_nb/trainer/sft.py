@@ -24,10 +24,10 @@ from ..generator.llm_rows import LLMSpec, LLM_FIELDS, llm_spec
 from ..generator.cassettes import Request
 from ..generator.local_llm import truncate_prompt, load_llm_tokenizer, rendered_prompt, weights_folder
 from ..generator.methods import fill, method_row, wording
-from .settings import Count, NotNegative, OneOrMore, Settings, Share
+from .training_settings import Count, NotNegative, OneOrMore, Settings, Share
 from .pairs import row_texts, training_lines
 from .safe_training import Lora, safe_trainer, with_adapter
-from .loop import Recipe, hub_name, trained_row, check_enough, plain_arguments, stage
+from .loop import Recipe, hub_name, trained_row, check_enough, plain_arguments, training_kind
 
 # %% ../../nbs/05_trainer/18_sft.ipynb #fc3716a6
 class SFTSettings(Settings):
@@ -196,7 +196,7 @@ def end_tokens(source: str, tokenizer) -> set:
     return ends - {None}
 
 # %% ../../nbs/05_trainer/18_sft.ipynb #1914b328
-@stage(SFTSettings, check=lambda model: check_tunable(llm_spec(model)))
+@training_kind(SFTSettings, check=lambda model: check_tunable(llm_spec(model)))
 def train_generator(config: SFTSettings) -> Recipe:
     "LoRA fine-tuning of a generator, merged and saved."
     spec = llm_spec(config.model)

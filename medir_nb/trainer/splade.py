@@ -15,9 +15,9 @@ from ..encoder.model import Encoder
 from ..encoder.model_folders import transformer_path
 from ..encoder.model_row import EncoderSpec
 from ..encoder.saving import carrying_model, has_two_towers
-from .loop import Recipe, stage
+from .loop import Recipe, training_kind
 from .encoders import EncoderSettings, check_carried, check_contrast, encoder_recipe
-from .settings import AboveZero, NotNegative
+from .training_settings import AboveZero, NotNegative
 
 # %% ../../nbs/05_trainer/17_splade.ipynb #8dc235e9
 _NEVER = -100.0  # a bias that no vector of a token lifts above 0
@@ -104,7 +104,7 @@ def _loss(model, config: SpladeSettings, hypothetical: bool):
     return SpladeLoss(model, contrast, config.document_price, config.query_price)
 
 # %% ../../nbs/05_trainer/17_splade.ipynb #c6ce9bc1
-@stage(SpladeSettings, check=lambda model: check_carried(encoder_spec(model)))
+@training_kind(SpladeSettings, check=lambda model: check_carried(encoder_spec(model)))
 def train_splade(config: SpladeSettings) -> Recipe:
     "Training of a learned sparse encoder."
     check_contrast(config)

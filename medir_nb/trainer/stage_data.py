@@ -29,7 +29,7 @@ from .labelled_sets import load_sets
 from .contamination_check import without_test_queries
 from .curation import rows_file
 from .tuning_rows import draw_negatives, mixture_table
-from .settings import Count, OneOrMore, StrictSettings
+from .training_settings import Count, OneOrMore, StrictSettings
 
 # %% ../../nbs/05_trainer/20_stage_data.ipynb #148478d7
 _Portion = Annotated[float, pydantic.Field(gt=0, le=1)]

@@ -68,7 +68,7 @@ def model_way(
         return Way('never', 'its weights were never released')
     if row.get('base_url'):
         return Way('service', f'a key in ${row["key_variable"]}')
-    if row.get('load') == 'remote':
+    if row.get('backend') == 'remote':
         return Way('unknown', 'its published code runs nowhere here')
     if unknown := next((field for field in _FIELDS if row.get(field) == 'unknown'), ''):
         return Way('unknown', f'its {unknown.replace("_", " ")} is unknown')

@@ -23,8 +23,8 @@ from ..trainer.pair import ABLATIONS, alignment_sources, AlignmentData, APPROACH
 from ..trainer.pair import PRINTED_PAIR, STAGE_DATA, trainings_of_rows
 from ..trainer.curation import rows_place
 from ..trainer.pair import printed_settings, printed_stages, TOWER_STAGES
-from ..trainer.retriever import printed_training
-from ..trainer.settings import Settings
+from ..trainer.two_stages import printed_training
+from ..trainer.training_settings import Settings
 from ..trainer.labelled_sets import rule_fields, RULES
 from .parameters import parameter_value
 from .declared import notebook_plan, PlanRow, step_row, TOKENS_A_WORD, Workload

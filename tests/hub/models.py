@@ -299,7 +299,7 @@ def encoder_files(row, hub, tokenizer=True):
             save_model(model, folder, hub.startswith(LEGACY))
         if row.get('bidirectional'):
             _with_code(folder, {'AutoModelForCausalLM': 'modeling_own.OwnForCausalLM'}, 'modeling_own.py', OWN_MISTRAL)
-        if row['load'] == 'sentence-transformers' or hub.startswith(MODULES):
+        if row['backend'] == 'sentence-transformers' or hub.startswith(MODULES):
             write_modules(folder, row['pooling'], row['normalize'], limit, HEAD if hub.startswith(HEADS) else 0)
 
     return build
@@ -548,7 +548,7 @@ def reranker_files(row, hub):
                 kind, told = 'AutoModelForSeq2SeqLM', {'decoder_start_token_id': made.pad_token_id}
             return save_model(make_model(family, hub, limit, kind, made, **told), folder, family == 't5')
         if row.get('adapter'):
-            base = {'architecture': family, 'load': 'transformers', 'max_document_tokens': 4096}
+            base = {'architecture': family, 'backend': 'transformers', 'max_document_tokens': 4096}
             return encoder_files(base, hub)(folder)
         made = make_tokenizer(family)
         model = make_model(family, hub, limit, 'AutoModelForSequenceClassification', made, num_labels=row['logits'])
@@ -569,7 +569,7 @@ def reranker_files(row, hub):
 
 def served(row):
     "Whether a row's weights come from the Hub."
-    service = row.get('load') in ('openai', 'voyage') or row.get('backend') == 'openai'
+    service = row.get('backend') in ('openai', 'voyage')
     return row.get('hub') not in (None, 'unknown') and not row.get('package') and not row.get('llm') and not service
 
 
@@ -596,7 +596,7 @@ def model_repositories(models=None, llms=None, rerankers=None):
         add(row, files(row, row['hub']))
         if (other := row.get('document')) and 'hub' in other:
             add(other, encoder_files(row, other['hub'], other.get('tokenizer') != 'query'))
-        if (other := row.get('adapter')) and row['load'] != 'remote':
+        if (other := row.get('adapter')) and row['backend'] != 'remote':
             add(other, adapter_files(row['hub'], row['architecture'], limit_of(row), other['hub']))
     if any(row.get('architecture') == 'new' for row in models.values()):
         add({'hub': GTE_CODE, 'revision': 'unknown'}, gte_code)

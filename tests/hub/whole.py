@@ -155,7 +155,7 @@ def expected_absent(run, home):
                 out[system, task] = 'released|DrugBank needs its own licence'
             elif row.get('kind') == 'published-only':
                 out[system, task] = 'figures only'
-            elif row.get('load') == 'remote':
+            elif row.get('backend') == 'remote':
                 out[system, task] = 'its published code runs nowhere here'
             elif system in p.get('own_systems', []) and not (home / 'checkpoints' / row['checkpoint']).is_dir():
                 out[system, task] = 'none were trained here'
