@@ -71,7 +71,7 @@ def test_a_line_becomes_a_pair():
 
 
 def test_a_base_says_its_document_tower_where_it_has_one():
-    assert 'base_document' not in loop.base_of(encoder_spec('minilm')) and loop.hub_name(os.getcwd()) == ''
+    assert 'base_document' not in loop.base_of(encoder_spec('minilm')) and loop.hub_id(os.getcwd()) == ''
     towers = TowerRows(encoder_spec('minilm'), encoder_spec('minilm'))
     assert (
         towers.name == 'minilm' and set(towers.key()) == {'query', 'document'} and 'folder' not in towers.key()['query']
