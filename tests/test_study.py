@@ -632,7 +632,7 @@ def test_a_verdict_of_earlier_documents_or_labels_is_said(study, medir):
     assert 'of earlier passages' in staleness_line(cut, read_verdict(cut).content)
 
 
-def test_a_study_that_was_called_a_walk_goes_on_without_loss(tmp_path, counted, medir, monkeypatch):
+def test_a_study_that_was_called_a_walk_goes_on_without_loss(tmp_path, counted, medir, monkeypatch, capfd):
     study = write_toy_study(tmp_path / 'conditions-walk')
     content = give_verdict(study, PAIR, clock=False).content
     (study.folder / 'study.yaml').rename(study.folder / 'walk.yaml')
@@ -649,6 +649,7 @@ def test_a_study_that_was_called_a_walk_goes_on_without_loss(tmp_path, counted, 
     (tmp_path / 'conditions' / 'gout.txt').write_text('Rest eases gout.')
     (study.folder / '.look').mkdir()
     again = profile_corpus('conditions').study
+    assert 'walk.yaml: the settings lie in study.yaml now' in capfd.readouterr().err
     assert again.folder.name == 'conditions-walk' and {'study.yaml'} == {
         path.name for path in again.folder.glob('*.yaml')
     }

@@ -107,15 +107,16 @@ class StudyFolder:
         study = cls(Path(folder), _checked_settings(settings, 'a study'))
         with atomic_path(study.path('study.yaml')) as part:
             part.write_text(yaml.safe_dump(study.settings.model_dump(), sort_keys=False, allow_unicode=True))
-        (study.folder / 'walk.yaml').unlink(missing_ok=True)  # the settings of before, under their old name
+        if (older := study.folder / 'walk.yaml').is_file():
+            tell_once(f'{older}: the settings lie in study.yaml now, and this file is removed')
+            older.unlink()
         return study
 
     @classmethod
     def open(cls, folder: str | Path):
         "A study that was begun; anything else is an error that says how to begin one."
         folder, file = Path(folder), study_file(Path(folder))
-        fix = f'begin with medir study look FOLDER --to {typed(folder)}'
-        check(file, 'this folder holds no study', folder, fix)
+        check(file, 'this folder holds no study', folder, f'begin with medir study look FOLDER --to {typed(folder)}')
         return cls(folder, _checked_settings(read_yaml(file), file))
 
     def path(self, name: str) -> Path:

@@ -211,9 +211,9 @@ def privacy_line(study: StudyFolder) -> str:
     unknown = [step for step, file in _LEFT_BY.items() if step not in names and (study.folder / file).is_file()]
     if not others and not unknown:
         return f'All steps of this study ({", ".join(names)}) ran under --private. {private_line(*records)}'
-    said = [f'{", ".join(others)} ran without --private, and what they opened is not known'] if others else []
-    said += [f'how {", ".join(unknown)} ran is not recorded'] if unknown else []
-    return f'Not all steps of this study ran under --private: {"; ".join(said)}. The others: {private_line(*records)}'
+    why = [f'{", ".join(others)} ran without --private, and what they opened is not known'] if others else []
+    why += [f'how {", ".join(unknown)} ran is not recorded'] if unknown else []
+    return f'Not all steps of this study ran under --private: {"; ".join(why)}. Of the others: {private_line(*records)}'
 
 # %% ../../nbs/09_study/07_report.ipynb #cbbfc139
 def report_sections(study: StudyFolder) -> list[dict]:
