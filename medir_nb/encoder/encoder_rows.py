@@ -225,7 +225,7 @@ def _check_spec(spec: EncoderSpec, where: str):
     _check_transformer(spec, where)
 
 # %% ../../nbs/02_encoder/05_encoder_rows.ipynb #0e27c5a2
-NO_ENCODERS = {}  # retrievers of other kinds, by name; the room of retrieval fills it
+OTHER_RETRIEVERS = {}  # retrievers of other kinds, by name; the room of retrieval fills it
 
 # %% ../../nbs/02_encoder/05_encoder_rows.ipynb #de1aa20c
 def _named_spec(name: str) -> EncoderSpec:
@@ -240,7 +240,7 @@ def _named_spec(name: str) -> EncoderSpec:
         return _hub_spec(name, *named)
     if is_path:
         return folder_spec(name)
-    check(name not in NO_ENCODERS, f'{name} is no encoder', None, 'name a model of `medir models`')
+    check(name not in OTHER_RETRIEVERS, f'{name} is no encoder', None, 'name a model of `medir models`')
     raise MedirError(f'unknown model {name!r}', None, nearest(name, [*encoder_names(), *checkpoint_names()]))
 
 # %% ../../nbs/02_encoder/05_encoder_rows.ipynb #5d6ee066

@@ -15,7 +15,7 @@ import pandas as pd
 from ..core.errors import MedirError, check, nearest
 from ..core.console import progress
 from ..data.task import Task
-from ..encoder.encoder_rows import NO_ENCODERS
+from ..encoder.encoder_rows import OTHER_RETRIEVERS
 from ..data.passage_splitter import PassageSplitter, source_document_ids
 from .runs import RUN_COLUMNS, first_ranks, sort_run
 
@@ -291,7 +291,7 @@ class Stage:
         return f'{"".join(stage.label(task) for stage in self.before)}{self.expression.reranker or ""}'
 
 # %% ../../nbs/04_retrieval/06_stages.ipynb #e4e5ac70
-RETRIEVERS = NO_ENCODERS  # NAME → a `Retriever`; any other name is an encoder's, whose errors know these
+RETRIEVERS = OTHER_RETRIEVERS  # NAME → a `Retriever`; any other name is an encoder's, whose errors know these
 BY_REPRESENTATION = {}  # what one text becomes by an encoder (a row's property) → its `Retriever`
 COMBINATIONS = {}  # NAME in `NAME(E:W,E:W,…,k=v)` → a stage that makes one run of several
 RERANKERS = {}  # NAME in `>NAME@DEPTH` → a `Reorder`; any other name is a cross-encoder's

@@ -27,7 +27,7 @@ from ..encoder.towers import is_cut, joined_towers, pair_similarity, pair_spec, 
 from ..encoder.towers import vector_length
 from .training_settings import AboveZero, Count, OneOrMore, StrictSettings, NotNegative, Settings
 from .encoders import check_carried, check_contrast, pair_trainer, training_pairs
-from .loop import Recipe, hub_name, trained_row, check_enough, seeded_arguments, training_kind
+from .loop import Recipe, hub_id, trained_row, check_enough, seeded_arguments, training_kind
 from .pairs import PairBatches, TowerInput
 from .safe_training import Lora, merge_adapters, save_adapters, with_adapter
 
@@ -237,7 +237,7 @@ def _tower_key(spec: EncoderSpec, role: str) -> dict:
     tower = spec.tower(role)
     template = spec.query_template if role == 'query' else [spec.document_template, spec.document_pair_template]
     further = {'template': template, 'prompt_in_pooling': spec.prompt_in_pooling, 'bidirectional': spec.bidirectional}
-    return asdict(tower) | {'hub': hub_name(tower.hub)} | further
+    return asdict(tower) | {'hub': hub_id(tower.hub)} | further
 
 # %% ../../nbs/05_trainer/23_alignment.ipynb #87c74b4f
 def _row(name: str, config: AlignmentSettings) -> EncoderSpec:
@@ -376,7 +376,7 @@ def _save(config: AlignmentSettings, rows: TowerRows, trainer, folder: Path) -> 
         model = query_side(model)
     save_modules(model, folder)
     towers = {
-        role: {'name': row.name, 'hub': hub_name(row.hub), 'revision': row.revision}
+        role: {'name': row.name, 'hub': hub_id(row.hub), 'revision': row.revision}
         for role, row in (('query', rows.query), ('document', rows.document))
     }
     asked = '{instruction}' in spec.query_template

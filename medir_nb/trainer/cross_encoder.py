@@ -23,7 +23,7 @@ from ..retrieval.reranker_model import load_cross_encoder, pair_tokens, written_
 from .training_settings import AboveZero, Count, OneOrMore, Settings
 from .pairs import Pairs
 from .safe_training import safe_trainer
-from .loop import Recipe, hub_name, trained_row, check_enough, plain_arguments, training_kind
+from .loop import Recipe, hub_id, trained_row, check_enough, plain_arguments, training_kind
 
 # %% ../../nbs/05_trainer/19_cross_encoder.ipynb #ec1251c4
 class CrossEncoderSettings(Settings):
@@ -124,7 +124,7 @@ def _save(spec: RerankerSpec, trainer, folder: Path) -> dict:
     trainer.processing_class.save_pretrained(str(folder))
     return {
         'spec': trained_row(spec, RERANKER_FIELDS),
-        'base_hub': hub_name(spec.hub),
+        'base_hub': hub_id(spec.hub),
         'base_revision': spec.revision,
     }
 
@@ -140,7 +140,7 @@ def train_reranker(config: CrossEncoderSettings) -> Recipe:
     return Recipe(
         config,
         kind='reranker',
-        base={'hub': hub_name(spec.hub), 'revision': spec.revision, 'templates': templates, 'head': spec.logits},
+        base={'hub': hub_id(spec.hub), 'revision': spec.revision, 'templates': templates, 'head': spec.logits},
         content=pairs.rows,
         build=partial(_build, config, spec, pairs),
         save=partial(_save, spec),

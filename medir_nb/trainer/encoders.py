@@ -21,7 +21,7 @@ from ..encoder.model_folders import recorded_fields
 from ..encoder.model_row import EncoderSpec, ROLES
 from ..encoder.saving import carried_spec, carrying_model, has_two_towers, save_modules, why_not_carried
 from ..encoder.towers import is_cut
-from .loop import Recipe, base_of, hub_name, record_trained_from, trained_row
+from .loop import Recipe, base_of, hub_id, record_trained_from, trained_row
 from .loop import check_enough, seeded_arguments, training_kind
 from .pairs import DiskPairs, PairBatches, Pairs, training_lines
 from .safe_training import Lora, load_adapters, loss_parameters, merge_adapters, safe_trainer
@@ -85,7 +85,7 @@ def base_key(spec: EncoderSpec) -> dict:
     "What decides the weights that a training starts from, and how they read texts."
     prompts = [spec.query_template, spec.document_template, spec.default_document_instruction, spec.hypothetical]
     base = {
-        'hub': hub_name(spec.hub),
+        'hub': hub_id(spec.hub),
         'revision': spec.revision,
         'adapter': spec.adapter,
         'templates': prompts,

@@ -46,17 +46,17 @@ class Recipe:
     asked: Settings | None = None  # what another process is asked to train; None: `config`
 
 # %% ../../nbs/05_trainer/14_loop.ipynb #2e714494
-def hub_name(hub: str) -> str:
+def hub_id(hub: str) -> str:
     "A Hub id for a key; empty for a folder, whose path decides nothing."
     return '' if Path(hub).is_dir() else hub
 
 # %% ../../nbs/05_trainer/14_loop.ipynb #5a1d0c72
 def base_of(spec) -> dict:
     "What the record of a checkpoint says of the weights that it was trained from."
-    made_from = {'base_hub': hub_name(spec.hub), 'base_revision': spec.revision}
+    made_from = {'base_hub': hub_id(spec.hub), 'base_revision': spec.revision}
     of_documents = spec.document or {}
     if 'hub' in of_documents:
-        made_from['base_document'] = [hub_name(of_documents['hub']), of_documents.get('revision')]
+        made_from['base_document'] = [hub_id(of_documents['hub']), of_documents.get('revision')]
     return made_from
 
 

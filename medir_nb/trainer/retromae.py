@@ -25,7 +25,7 @@ from ..encoder.model_row import EncoderSpec
 from ..encoder.saving import carrying_model, has_two_towers
 from ..encoder.tokens import padded, padded_batch
 from .encoders import check_carried
-from .loop import Recipe, base_of, hub_name, trained_row, check_enough, seeded_arguments, training_kind
+from .loop import Recipe, base_of, hub_id, trained_row, check_enough, seeded_arguments, training_kind
 from .pairs import FiledRows, row_texts
 from .safe_training import safe_trainer
 from .training_settings import AboveZero, Count, NotNegative, OneOrMore, Settings, Share
@@ -196,7 +196,7 @@ def train_retromae(config: RetroMAESettings) -> Recipe:
     return Recipe(
         config,
         kind='encoder',
-        base={'hub': hub_name(base.hub), 'revision': base.revision, 'pooling': base.pooling},
+        base={'hub': hub_id(base.hub), 'revision': base.revision, 'pooling': base.pooling},
         content=texts.file.fingerprint,
         build=partial(_build, config, base, texts),
         save=partial(_save, base),

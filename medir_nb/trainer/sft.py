@@ -27,7 +27,7 @@ from ..generator.methods import fill, method_row, wording
 from .training_settings import Count, NotNegative, OneOrMore, Settings, Share
 from .pairs import row_texts, training_lines
 from .safe_training import Lora, safe_trainer, with_adapter
-from .loop import Recipe, hub_name, trained_row, check_enough, plain_arguments, training_kind
+from .loop import Recipe, hub_id, trained_row, check_enough, plain_arguments, training_kind
 
 # %% ../../nbs/05_trainer/18_sft.ipynb #fc3716a6
 class SFTSettings(Settings):
@@ -214,7 +214,7 @@ def train_generator(config: SFTSettings) -> Recipe:
         config.model_copy(update={'language': counts['language']}),
         kind='llm',
         base={
-            'hub': hub_name(spec.hub),
+            'hub': hub_id(spec.hub),
             'revision': spec.revision,
             'gguf': spec.gguf_file,
             'wording': counts.pop('wording'),
