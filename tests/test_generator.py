@@ -428,7 +428,7 @@ def test_replay_is_bit_identical_without_a_model(beir, fake, monkeypatch, fake_m
     configure('smollm2')
     g.cassettes._cassette.cache_clear()
     never = lambda *_, **__: pytest.fail('a model was loaded')
-    monkeypatch.setattr(g.models, 'BACKENDS', dict.fromkeys(g.BACKENDS, never))
+    monkeypatch.setattr(g.models, 'LLM_BACKENDS', dict.fromkeys(g.LLM_BACKENDS, never))
     for s, one in zip(systems, first):
         again = search(task, s)
         assert again.run.equals(one.run) and again.stats['generated'] == 0

@@ -1,10 +1,12 @@
 "The repository: one direction, one set of versions, notebooks with outputs, nothing that belongs to one machine."
 
 import ast, configparser, importlib, json, re, subprocess, sys
+from collections import Counter
 from pathlib import Path
 import pytest, typer, yaml
 from packaging.requirements import Requirement
 from medir_nb import workbook
+from medir_nb._door import names_of
 from medir_nb.core import registry
 
 ROOT = Path(__file__).parents[1]
@@ -208,6 +210,14 @@ def test_names_in_prose_exist():
     assert exists('retrieval.search') and not exists('retrieval.ask_nobody')
     named = {path.relative_to(ROOT): names_in_prose(path.read_text(), path.suffix) for path in PROSE}
     assert not [(place, name) for place, names in named.items() for name in names if not exists(name)]
+
+
+def test_a_public_name_and_a_module_mean_one_thing():
+    "Frameworks want a class of the same name each; nothing else stands twice."
+    modules = [path for path in (ROOT / 'medir_nb').glob('*/[a-z]*.py') if path.parent.name != 'integrations']
+    names = [name for path in modules for name in names_of(path.parent, [path.stem])[path.stem]]
+    assert not [name for name, count in Counter(names).items() if count > 1]
+    assert not [stem for stem, count in Counter(path.stem for path in modules).items() if count > 1]
 
 
 def test_import_is_light():
