@@ -162,9 +162,8 @@ class EncoderSpec(EncoderRow):
         rare['chunks'] = self.chunks if role == 'document' else ''
         rare['environment'] = self.environment and [self.environment, requirements]
         set_here = {field: value for field, value in rare.items() if value}
-        # a key spells `backend` as it was first called
-        decisive = {'load': self.backend} | {field: getattr(self, field) for field in _KEY_FIELDS} | set_here
-        return fingerprint(1, role, of_role, decisive)
+        set_here |= {'load': self.backend}  # as the field was first called
+        return fingerprint(1, role, of_role, {field: getattr(self, field) for field in _KEY_FIELDS} | set_here)
 
 # %% ../../nbs/02_encoder/03_model_row.ipynb #fbf67102
 def check_type(

@@ -38,9 +38,8 @@ class CrossEncoderSettings(Settings):
 def _with_new_head(name: str) -> RerankerSpec:
     "An encoder as the base of a cross-encoder; its `logits` are 0, for the head is new."
     encoder = pinned(encoder_spec(name))
-    is_plain = encoder.backend in {'transformers', 'sentence-transformers'} and not (
-        encoder.adapter or encoder.document
-    )
+    of_torch = encoder.backend in {'transformers', 'sentence-transformers'}
+    is_plain = of_torch and not (encoder.adapter or encoder.document)
     fix = 'choose an encoder such as minilm or bge-base-en-v1.5, or a reranker'
     check(is_plain, 'it is not one plain checkpoint', f'model {name}', fix)
     folder = checkpoint_paths(encoder, 'query')[0]
