@@ -18,7 +18,7 @@ from .options import PassagesOption, print_rows, ShardOption, show_table, Wide, 
 from .cli_shards import is_store, search_store
 
 # %% ../../nbs/11_workbook/23_cli_index.ipynb #07fcb4ce
-_SEARCHED = 'An index, a walk, a folder or file of documents, or a task.'
+_SEARCHED = 'An index, a study, a folder or file of documents, or a task.'
 
 
 def _study_of(folder: Path):
@@ -109,7 +109,7 @@ def _check_there(source: str):
     folder = Path(source)
     is_missing = not folder.exists() and _study_of(folder.parent)
     fix = f'medir index {typed(folder.parent)} makes its index/'
-    check(not is_missing, 'this walk has no such folder yet', source, fix)
+    check(not is_missing, 'this study has no such folder yet', source, fix)
 
 # %% ../../nbs/11_workbook/23_cli_index.ipynb #60a52e98
 def _system_of(source: str, system: str | None, example: str = 'minilm or rrf(bm25,minilm)') -> str:
@@ -186,12 +186,14 @@ def _changed_index(source: str, update, add, delete, is_built_anew: bool, lang, 
 
 # %% ../../nbs/11_workbook/23_cli_index.ipynb #1c47cfb7
 def index_command(
-    source: Annotated[str, Argument(metavar='SOURCE', help='A folder or file of documents, a walk, a task, an index.')],
+    source: Annotated[
+        str, Argument(metavar='SOURCE', help='A folder or file of documents, a study, a task, an index.')
+    ],
     system: Annotated[
         str | None,
-        Option(help='What to keep, such as minilm or rrf(bm25,minilm) (of a walk: what its verdict recommends).'),
+        Option(help='What to keep, such as minilm or rrf(bm25,minilm) (of a study: what its verdict recommends).'),
     ] = None,
-    to: Annotated[Path | None, Option(help='The folder of the index (of a walk: its index/).')] = None,
+    to: Annotated[Path | None, Option(help='The folder of the index (of a study: its index/).')] = None,
     store: Annotated[
         Literal['flat', 'qdrant', 'lancedb', 'pgvector', 'opensearch'],
         Option(help='Where vectors lie: plain files, or a database, whose tables live in its folder or at --url.'),
@@ -297,7 +299,7 @@ def search_command(
     questions: Annotated[list[str] | None, Argument(metavar='QUESTION', help='One or more, each in quotes.')] = None,
     system: Annotated[
         str | None,
-        Option(help='Such as bm25 or minilm (of an index: its own; of a walk: what its verdict recommends).'),
+        Option(help='Such as bm25 or minilm (of an index: its own; of a study: what its verdict recommends).'),
     ] = None,
     k: Annotated[int, Option('-k', min=1, help='Documents a question.')] = 10,
     column: ColumnOption = None,
@@ -376,7 +378,7 @@ def export_command(
     source: Annotated[str, Argument(metavar='FOLDER', help=_SEARCHED)],
     to: Annotated[Path, Option(help='A new folder.')],
     system: Annotated[
-        str | None, Option(help='Such as minilm (of an index: its own; of a walk: what its verdict recommends).')
+        str | None, Option(help='Such as minilm (of an index: its own; of a study: what its verdict recommends).')
     ] = None,
     lang: Lang = None,
     dtype: Dtype = None,
