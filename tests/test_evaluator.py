@@ -282,7 +282,7 @@ def test_compare_prints_interval_p_wins_and_five_queries(beir, medir, tmp_path):
     out = medir('compare', folder, 'bm25', tmp_path / 'half.run', '--measure', 'RR@5')
     head, known, cut, title, *shown = out.out.splitlines()
     queries, firsts = shown[::3], shown[1:]
-    assert 'half.run: not known (a run file)' in known and cut == 'cut at their limit: bm25 none'
+    assert 'half.run: not known' in known and cut == 'cut at their limit: bm25 none'
     assert out.code == 0 and 'RR@5 -0.6250 [' in head and '0 wins, 5 losses, 3 ties' in head
     # 5 equal losses of 8: the sums of 2^8 flips that are as far out, counted by hand: 2 · 2^3
     assert f'p = {2 * 2**3 / 2**8:.4f}' in head

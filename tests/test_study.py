@@ -418,7 +418,7 @@ def test_the_command(notes, writer, medir, tmp_path):
     assert re.search(r'\| lay +\| 11 ', out.out) and 'up to 120 queries' in out.err
     assert medir(*line).code == 0 and read_report(notes).written == 22
     out = medir('queries', tmp_path)
-    assert out.code == 2 and 'this folder holds no study' in out.err and out.err.count('\n') == 1
+    assert out.code == 2 and 'this folder holds no study' in out.err and out.err.count('\n') == 2
     out = medir('queries', notes.folder, '--llm', 'smollm2', '--styles', 'lya', '--retriever', 'bm25')
     assert out.code == 2 and "did you mean 'lay'?" in out.err.splitlines()[-1]
 

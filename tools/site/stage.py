@@ -170,7 +170,8 @@ def rates_text() -> str:
     "Where the hours come from."
     from medir_nb.core.settings import registry
 
-    cpu, gpu = registry('coverage')['cpu']['source'], registry('costs')['encode']['source']
+    rates = registry('costs')
+    cpu, gpu = rates['cpu']['source'], rates['encode']['source']
     return f'Hours of a GPU are texts at the rates of {gpu}; hours of two cores are operations ({cpu}).'
 
 
