@@ -100,7 +100,16 @@ def test_ctrl_c_is_answered_with_a_line(tmp_path):
     study = StudyFolder.begin(tmp_path / 'W', name='W', documents='notes')
     write_lines(study.path('corpus.jsonl'), [{'_id': 'd', 'title': '', 'text': 'Rest eases gout.'}])
     (tmp_path / 'log.txt').write_text('what eases gout\n')
-    line = [sys.executable, '-m', 'medir_nb.workbook', 'queries', str(study.folder), '--log', str(tmp_path / 'log.txt')]
+    line = [
+        sys.executable,
+        '-m',
+        'medir_nb.workbook',
+        'study',
+        'queries',
+        str(study.folder),
+        '--log',
+        str(tmp_path / 'log.txt'),
+    ]
     with lock(study.path('queries.jsonl')):
         ran = subprocess.Popen(line, stderr=subprocess.PIPE, text=True, preexec_fn=HEARS_CTRL_C)
         while not (study.folder / 'steps.jsonl').is_file():

@@ -23,7 +23,7 @@ _NUMBER = re.compile(r'^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$')
 
 
 @functools.cache
-def _number_loader():
+def _safe_loader():
     "The class that loads YAML with 1e-5 as a number and without aliases; yaml is imported on its first use."
     import yaml
 
@@ -42,7 +42,7 @@ def parse_yaml(text: str):
     "YAML in which 1e-5 is a number, as in YAML 1.2 and as JSON writes it."
     import yaml
 
-    return yaml.load(text, Loader=_number_loader())
+    return yaml.load(text, Loader=_safe_loader())
 
 # %% ../../nbs/00_core/03_settings.ipynb #b9cf2b48
 def read_yaml(
