@@ -100,16 +100,8 @@ def test_ctrl_c_is_answered_with_a_line(tmp_path):
     study = StudyFolder.begin(tmp_path / 'W', name='W', documents='notes')
     write_lines(study.path('corpus.jsonl'), [{'_id': 'd', 'title': '', 'text': 'Rest eases gout.'}])
     (tmp_path / 'log.txt').write_text('what eases gout\n')
-    line = [
-        sys.executable,
-        '-m',
-        'medir_nb.workbook',
-        'study',
-        'queries',
-        str(study.folder),
-        '--log',
-        str(tmp_path / 'log.txt'),
-    ]
+    command = [sys.executable, '-m', 'medir_nb.workbook', 'study', 'queries']
+    line = [*command, str(study.folder), '--log', str(tmp_path / 'log.txt')]
     with lock(study.path('queries.jsonl')):
         ran = subprocess.Popen(line, stderr=subprocess.PIPE, text=True, preexec_fn=HEARS_CTRL_C)
         while not (study.folder / 'steps.jsonl').is_file():
@@ -1053,7 +1045,7 @@ def unsafe_parts(tree):
             safe = given.get('allow_pickle', 'False') == 'False' and 'pickle' not in called
             safe &= called != 'torch.load' or given.get('weights_only') == 'True'
             of_yaml = called in ('yaml.load', 'yaml.unsafe_load', 'yaml.full_load')
-            safe &= not of_yaml or 'Safe' in given.get('Loader', '')
+            safe &= not of_yaml or 'safe' in given.get('Loader', '').lower()
             yield from [] if safe else [called]
 
 
