@@ -5,7 +5,6 @@ import importlib
 import re
 from collections import namedtuple
 from pathlib import Path
-from medir_nb._door import names_of
 from notebooks import fenced, public_definitions
 
 ROOMS = 'core data encoder generator retrieval trainer evaluator judging papers study workbook'.split()
@@ -97,6 +96,9 @@ def door_of(root: Path, room: str) -> dict[str, list[str]]:
     "The names at a room's door by their module, in the order of the door."
     said = {ast.unparse(n.targets[0]): n.value for n in door_tree(root, room).body if isinstance(n, ast.Assign)}
     if 'MODULES' in said:
+        # the browser's check imports this file where the package is not installed
+        from medir_nb._door import names_of
+
         modules = [name for n in ast.walk(said['MODULES']) if isinstance(n, ast.Constant) for name in n.value.split()]
         return names_of(root / 'medir_nb' / room, modules)
     return ast.literal_eval(said['_NAMES'])
