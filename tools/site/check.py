@@ -563,7 +563,12 @@ def check_hostile_notebook(driver, base):
 
 FORMULAS = """
 const boxes = [...document.querySelectorAll('article math')].map(e => e.getBoundingClientRect())
-const prose = [...document.querySelectorAll('article p')].map(e => e.textContent).join('\\n')
+const withoutCode = e => {
+  const copy = e.cloneNode(true)
+  copy.querySelectorAll('code').forEach(code => code.remove())
+  return copy.textContent
+}
+const prose = [...document.querySelectorAll('article p')].map(withoutCode).join('\\n')
 const drawn = boxes.filter(box => box.width > 0 && box.height > 0)
 return [boxes.length, drawn.length, prose.match(/\\$\\S[^$]*\\$|\\\\frac/g) || []]
 """

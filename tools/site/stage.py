@@ -39,7 +39,7 @@ UNKEPT = {
         "the first one's numbers are the last rows of `mar_training_panel`.",
     )
 }
-LIMIT = 5_500_000  # bytes of the built site without its pictures
+LIMIT = 6_000_000  # bytes of the built site without its pictures
 GUIDES = 'commands own_documents serving training rerunning'.split()  # pages of docs/ that stand under Learn
 CARRY = 'carrying-on adding design decisions environment contributing published changelog'.split()
 
