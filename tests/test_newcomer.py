@@ -23,7 +23,7 @@ def titled(tmp_path):
     folder = write_beir(tmp_path / 'titled')
     titles = {'q1': 'Metformin', 'q2': 'Hip fracture surgery'}
     write_lines(folder / 'queries.jsonl', [{'_id': q, 'title': titles.get(q, ''), 'text': t} for q, t in QUERIES])
-    data.task._say_once.cache_clear()
+    core.console.note_once.cache_clear()
     return folder
 
 
@@ -94,7 +94,7 @@ def test_a_limit_says_what_remains_and_warns_of_dropped_queries(tmp_path, medir)
     documents = [(f'd{i:03d}', '', f'disease{i // 20} sign{i}') for i in range(600)]
     judged = [(f'q{i // 20}', f'd{i:03d}', 1) for i in range(600)]
     folder = write_beir(tmp_path / 'thirty', documents, [(f'q{i}', f'disease{i}') for i in range(30)], judged)
-    data.task._say_once.cache_clear()
+    core.console.note_once.cache_clear()
     out = medir('evaluate', folder, '--system', 'bm25', '--limit', '60', '--measures', 'R@100')
     (warned,) = [line for line in out.err.splitlines() if ' remain; ' in line]
     said = '60 of 600 documents and 3 of 30 queries remain; the judged documents of 27 queries do not fit'

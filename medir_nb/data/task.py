@@ -6,13 +6,12 @@
 __all__ = ['Task', 'build_task', 'task_from_frames', 'pool_tasks', 'part_of_task', 'limit_task']
 
 # %% ../../nbs/01_data/04_task.ipynb #512db72d
-import functools
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 import numpy as np
 import pandas as pd
-from ..core import MedirError, check, checked, fingerprint, note
+from ..core import MedirError, check, checked, fingerprint, note_once
 from ..core.console import counted
 from .corpus import Corpus, Queries
 from .languages import language_of
@@ -107,9 +106,6 @@ def _known_rows(
     return frame[~is_unknown]
 
 # %% ../../nbs/01_data/04_task.ipynb #e764c524
-_say_once = functools.cache(note)  # in a process
-
-
 def _text_alone(name: str, queries: Queries) -> tuple[Queries, int]:
     "The queries of a task without their titles, and how many had one, which is said."
     import pyarrow as pa
@@ -120,7 +116,7 @@ def _text_alone(name: str, queries: Queries) -> tuple[Queries, int]:
     which = (
         f'{titled:,} of {len(queries):,} queries have a title, which is not read (BEIR and mteb take the text alone)'
     )
-    _say_once(f'{name}: {which}; query_titles=True or --query-titles puts it before the text')
+    note_once(f'{name}: {which}; query_titles=True or --query-titles puts it before the text')
     empty = pa.array([''] * len(queries), pa.large_string())
     return Queries(queries.table.set_column(1, 'title', empty)), titled
 
@@ -321,7 +317,7 @@ def tell_limit(small: Task, task: Task):
     "Say once a process what a limit left of a task, and that fewer queries are an easier task."
     if task.kind == 'pairs':
         if len(small.pairs) < len(task.pairs):
-            _say_once(f'{small.name}: {len(small.pairs):,} of {len(task.pairs):,} pairs remain')
+            note_once(f'{small.name}: {len(small.pairs):,} of {len(task.pairs):,} pairs remain')
         return
     documents, all_documents = len(small.corpus), len(task.corpus)
     queries, all_queries = len(small.queries), len(task.queries)
@@ -332,4 +328,4 @@ def tell_limit(small: Task, task: Task):
         left_out = f'the judged documents of {all_queries - queries:,} queries do not fit'
         text += f'; {left_out}, and a score on {queries:,} of them is one of an easier task: raise the limit'
     if (documents, queries) != (all_documents, all_queries):
-        _say_once(text)
+        note_once(text)

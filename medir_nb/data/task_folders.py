@@ -6,7 +6,6 @@
 __all__ = ['ZIP_RATIO', 'load_folder', 'leads_out']
 
 # %% ../../nbs/01_data/05_task_folders.ipynb #62a431af
-import functools
 import lzma
 import math
 import os
@@ -19,8 +18,8 @@ import zipfile
 import zlib
 from pathlib import Path
 import pandas as pd
-from ..core import MedirError, cause_of, check, file_fingerprint, home, json_mapping, lock, nearest, note
-from ..core import read_yaml
+from ..core import MedirError, cause_of, check, file_fingerprint, home, json_mapping, lock, nearest
+from ..core import note_once, read_yaml
 from .corpus import Corpus, Queries
 from .readers import cached_table, find_file, first_value, json_lines, plain_text, read_qrels
 from .languages import known_language
@@ -64,14 +63,11 @@ def _find_qrels(folder: Path, split: str) -> Path:
     return find_file(folder, f'qrels/{split}.tsv', 'qrels.jsonl', 'qrels.txt', 'qrels.tsv')
 
 # %% ../../nbs/01_data/05_task_folders.ipynb #ad89e791
-tell_once = functools.cache(note)  # a process says it once
-
-
 def study_file(folder: Path) -> Path | None:
     "The file with the settings of a study; None where a folder has none."
     file = next((folder / name for name in ('study.yaml', 'walk.yaml') if (folder / name).is_file()), None)
     if file and file.name == 'walk.yaml':  # of a version that called a study a walk
-        tell_once(f'{file}: this file is called study.yaml now, and is read under its old name, too')
+        note_once(f'{file}: this file is called study.yaml now, and is read under its old name, too')
     return file
 
 

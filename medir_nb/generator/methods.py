@@ -6,13 +6,12 @@
 __all__ = ['method_row', 'expansion_settings', 'canonical_expansion', 'wording', 'fill']
 
 # %% ../../nbs/03_generator/06_methods.ipynb #6313ca6b
-import functools
 import re
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 import pydantic
-from ..core.console import note
+from ..core.console import note_once
 from ..core.errors import MedirError, check, nearest
 from ..core.files import read_text
 from ..core.settings import registry
@@ -207,9 +206,6 @@ def _wording_in(file: str, form: str, method: str, needed: list[str]) -> str:
         check(f'{{{name}}}' in text, f'{{{name}}} is missing in the prompt', path, fix)
     return text
 
-# %% ../../nbs/03_generator/06_methods.ipynb #ec2cd99c
-_note_once = functools.cache(note)
-
 # %% ../../nbs/03_generator/06_methods.ipynb #5b65cb5c
 def wording(
     method: str,
@@ -231,7 +227,7 @@ def wording(
     forms, english = row['wording'].get(language), row['wording'].get('en', {})
     if not forms and english and language in registry('languages'):
         name = language_row(language).name
-        _note_once(f'{method} has no wording in {name}: its English one is used, and asks for {name}')
+        note_once(f'{method} has no wording in {name}: its English one is used, and asks for {name}')
         forms = {shape: f'Write your answer in {name}.\n\n{prompt}' for shape, prompt in english.items()}
     check(forms, f'+{method} has no wording in {language!r}', where, 'give your own with prompt=FILE')
     prompt = forms.get(wanted) or (None if form else forms.get('question'))

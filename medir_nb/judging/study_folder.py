@@ -14,7 +14,7 @@ from pathlib import Path
 import pandas as pd
 import pydantic
 import yaml
-from ..core.console import counted, note
+from ..core.console import counted, note, note_once
 from ..core.errors import check, MedirError, nearest, typed
 from ..core.files import atomic_path, write_lines
 from ..core.private import record_name
@@ -23,7 +23,7 @@ from ..data import Corpus, load_task, parse_windows, Task
 from ..data.corpus import Queries, write_table
 from ..data.readers import cached_table, json_lines, plain_id, plain_text, read_judgements
 from ..data.task import build_task
-from ..data.task_folders import study_file, tell_once
+from ..data.task_folders import study_file
 from .label_tables import QRELS_HEADER, write_tsv
 
 # %% ../../nbs/07_judging/08_study_folder.ipynb #d549ac0c
@@ -108,7 +108,7 @@ class StudyFolder:
         with atomic_path(study.path('study.yaml')) as part:
             part.write_text(yaml.safe_dump(study.settings.model_dump(), sort_keys=False, allow_unicode=True))
         if (older := study.folder / 'walk.yaml').is_file():
-            tell_once(f'{older}: the settings lie in study.yaml now, and this file is removed')
+            note_once(f'{older}: the settings lie in study.yaml now, and this file is removed')
             older.unlink()
         return study
 
@@ -145,7 +145,7 @@ class StudyFolder:
         for column, (name, kind) in tables.items():
             known = cached_table(self.path(name), kind).ids
             if lost := lost_judgements_line(judged, known, column):
-                tell_once(f'{path}: {lost}')
+                note_once(f'{path}: {lost}')
             judged = judged[judged[column].isin(known)]
         _check_relevant(judged, path, self.folder)
         fields = {'lang': self.settings.language or None, 'allow_unknown_qrels': True} | fields

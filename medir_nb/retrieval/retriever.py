@@ -7,7 +7,6 @@ __all__ = ['LISTED', 'Rewritten', 'candidate_pool', 'Trial', 'Retriever', 'BM25R
 
 # %% ../../nbs/04_retrieval/08_retriever.ipynb #5f14abd0
 import contextlib
-import functools
 import tempfile
 from collections import namedtuple
 from collections.abc import Callable
@@ -19,7 +18,7 @@ import pandas as pd
 from ..core.errors import check, MedirError, nearest
 from ..core.places import at_home
 from ..core.settings import registry
-from ..core.console import note
+from ..core.console import note, note_once
 from ..data.task import Task
 from ..data.passage_splitter import source_document_ids
 from ..encoder.model import Encoder
@@ -226,17 +225,17 @@ def _split_settings(system: System) -> tuple[list, dict]:
     return presets, chosen
 
 # %% ../../nbs/04_retrieval/08_retriever.ipynb #b2500014
-@functools.cache
 def _new_name(setting: tuple) -> tuple:
-    "A renamed setting as it is called now, which is said once a process."
-    new = RENAMED_SETTINGS[setting]
-    note(f'bm25: {"=".join(setting)} is written {"=".join(new)} now')
+    "A setting as it is called now, which is said where that is another name."
+    new = RENAMED_SETTINGS.get(setting, setting)
+    if new != setting:
+        note_once(f'bm25: {"=".join(setting)} is written {"=".join(new)} now')
     return new
 
 # %% ../../nbs/04_retrieval/08_retriever.ipynb #7f0289a7
 def normal_bm25(system: System) -> System:
     "The settings of BM25 checked, in one order, without what is default."
-    named = tuple(_new_name(setting) if setting in RENAMED_SETTINGS else setting for setting in system.settings)
+    named = tuple(map(_new_name, system.settings))
     system = replace(system, settings=named)
     presets, chosen = _split_settings(system)
     defaults = BM25_DEFAULTS | (BM25_PRESETS[presets[0]] if presets else {})

@@ -147,8 +147,11 @@ def measure_pace(
 ) -> Pace:
     "The pace of a training, by a few steps of it that are thrown away."
     folder, logged = Path(tempfile.mkdtemp(prefix='medir-pace-')), []  # seconds at each step
+
+    def timed():
+        logged.extend(train(output=str(folder / 'timing'), max_steps=steps).history.seconds)
+
     try:
-        timed = lambda: logged.extend(train(output=str(folder / 'timing'), max_steps=steps).history.seconds)  # noqa: E731
         whole = seconds_of([timed]).item()
     finally:
         shutil.rmtree(folder, ignore_errors=True)

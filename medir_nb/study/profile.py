@@ -408,9 +408,13 @@ def _measured(folder: Path, name: str, rows: list, key: list) -> tuple[TokenCove
     "What an encoder reads of the documents, and how fast; what was timed beside other work is timed again."
     reads = TokenCoverage(**cached_part(folder, f'tokens-{name}', key, lambda: asdict(token_coverage(name, rows))))
     is_quiet_now = not is_busy(waiting_processes())
-    make = lambda: asdict(encoding_speed(name, rows, reads.mean_tokens))  # noqa: E731
-    holds = lambda value: not (is_quiet_now and is_busy(EncodingSpeed(**value).wanting))  # noqa: E731
-    timed = cached_part(folder, f'speed-{name}', key, make, holds)
+    timed = cached_part(
+        folder,
+        f'speed-{name}',
+        key,
+        lambda: asdict(encoding_speed(name, rows, reads.mean_tokens)),
+        lambda value: not (is_quiet_now and is_busy(EncodingSpeed(**value).wanting)),
+    )
     return reads, EncodingSpeed(**timed)
 
 # %% ../../nbs/09_study/01_profile.ipynb #b17b5438

@@ -126,12 +126,19 @@ def task_about(name: str) -> dict:
     row = registry('tasks').get(whole)
     if row is None:
         return {'name': name, 'title': name, 'paper': '', 'language': '', 'main': '', 'instructions': {}}
-    about = {'name': name, 'title': row.get('title', whole) + (f' [limit={limit}' if limit else '')}
-    about |= {field: row.get(field, '') for field in ('paper', 'language', 'kind')}
-    about['main'] = str(parse_measure(row.get('measures', ['nDCG@10'])[0]))
-    about |= {count: None if limit else row.get(count) for count in ('queries', 'documents')}
-    source = {'hub': row.get('hub', ''), 'revision': row.get('revision') or ''}
-    return about | source | {'instructions': row.get('instructions') or {}}
+    return {
+        'name': name,
+        'title': row.get('title', whole) + (f' [limit={limit}' if limit else ''),
+        'paper': row.get('paper', ''),
+        'language': row.get('language', ''),
+        'kind': row.get('kind', ''),
+        'main': str(parse_measure(row.get('measures', ['nDCG@10'])[0])),
+        'queries': None if limit else row.get('queries'),
+        'documents': None if limit else row.get('documents'),
+        'hub': row.get('hub', ''),
+        'revision': row.get('revision') or '',
+        'instructions': row.get('instructions') or {},
+    }
 
 # %% ../../nbs/11_workbook/14_board_systems.ipynb #23ffec26
 def _printed_label(cell) -> str:

@@ -128,8 +128,15 @@ def _hours_text(hours: float) -> str:
     return f'≈{hours:,.0f} h' if hours >= 1 else f'≈{60 * hours:.0f} min'
 
 
-_HEADERS = {'cpu': 'CPU', 'gpu': 'one 80 GB GPU', 'larger': 'larger', 'service': 'paid service'}
-_HEADERS |= {'unknown': 'not known', 'never': 'never', 'no score': 'no score'}
+_HEADERS = {
+    'cpu': 'CPU',
+    'gpu': 'one 80 GB GPU',
+    'larger': 'larger',
+    'service': 'paid service',
+    'unknown': 'not known',
+    'never': 'never',
+    'no score': 'no score',
+}
 _ALWAYS = ('measured', 'equal', 'close', 'not comparable')
 
 # %% ../../nbs/11_workbook/13_coverages.ipynb #ec2d45d1

@@ -12,7 +12,6 @@ import os
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from ..core.errors import cause_of, MedirError
 from ..core.files import atomic_path, canonical, file_fingerprint, lock, read_json, write_json
 from ..core.places import follows_home, home, slug
@@ -85,8 +84,14 @@ def _in_one_line(path: Path, working: Path):
         raise MedirError(f'{path.stem} cannot be executed ({cause_of(e)})', path, f'mend the notebook {_AGAIN}') from e
 
 # %% ../../nbs/11_workbook/03_notebook_runs.ipynb #b7e4f29a
-# where papermill writes what a kernel says on stderr
-_TERMINAL = SimpleNamespace(write=lambda text: sys.stderr.write(redact(text)), flush=lambda: sys.stderr.flush())
+class _Terminal:
+    "Where papermill writes what a kernel says on stderr."
+
+    def write(self, text: str):
+        sys.stderr.write(redact(text))
+
+    def flush(self):
+        sys.stderr.flush()
 
 # %% ../../nbs/11_workbook/03_notebook_runs.ipynb #571b8aa4
 def execute_notebook(
@@ -112,7 +117,7 @@ def execute_notebook(
             parameters=parameters,
             cwd=str(working.parent),
             progress_bar=shows_progress,
-            stderr_file=_TERMINAL if shows_progress else None,
+            stderr_file=_Terminal() if shows_progress else None,
             kernel_name='python3',
             # a kernel warns of its own loopback connection, in words that sound like a leak
             extra_arguments=['--IPKernelApp.log_level=ERROR'],

@@ -6,13 +6,12 @@
 __all__ = ['plan', 'size_in_name']
 
 # %% ../../nbs/11_workbook/07_plans.ipynb #2a9ce9e3
-import functools
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 import numpy as np
 import pandas as pd
-from ..core.console import note
+from ..core.console import note_once
 from ..core.errors import MedirError
 from ..core.settings import registry
 from ..core.network import without_network
@@ -118,15 +117,12 @@ def encode_rate(parameters: float) -> float | None:
     return float(np.exp(np.interp(np.log(parameters), np.log(sizes), np.log(speeds))))
 
 # %% ../../nbs/11_workbook/07_plans.ipynb #b21c7a17
-_note_once = functools.cache(note)
-
-
 def cpu_speed() -> dict:
     "Operations a second of two cores (`rate`), and who measured them (`source`)."
     limits = registry('coverage')['cpu']
     if 'rate' not in limits:
         return registry('costs')['cpu']
-    _note_once('coverage.yaml: rate and source of cpu stand in costs.yaml now')
+    note_once('coverage.yaml: rate and source of cpu stand in costs.yaml now')
     return limits
 
 # %% ../../nbs/11_workbook/07_plans.ipynb #b21c7a14
