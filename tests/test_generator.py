@@ -565,7 +565,7 @@ o1 | hm <|begin_search_query|>gout<|end_search_query|> | stop | search | gout
 def test_a_turn_is_a_search_an_answer_or_malformed(row):
     method, text, finish, act, *said = row
     turn = read_turn(text, finish, method_row(f'search-{method}'))
-    assert turn.act == act and [turn.said] * len(said) == said
+    assert turn.act == act and [turn.content] * len(said) == said
 
 
 def scripted(fake, turns, usage=(40, 9), **options):

@@ -735,7 +735,7 @@ def test_minutes_become_steps_and_never_more():
     for minutes in (2, 5, 15, 60):
         budget = plan_budget(minutes, pace, rows=4000, batch_size=16, spent=20)
         planned = 20 + 2 * len(budget.seeds) * (budget.steps * 0.5 + 8)
-        assert planned <= 60 * minutes and f'{budget.steps:,} steps' in budget.said
+        assert planned <= 60 * minutes and f'{budget.steps:,} steps' in budget.summary
     assert len(plan_budget(60, pace, 4000, 16).seeds) == 3 and len(plan_budget(2, pace, 4000, 16).seeds) == 1
     assert plan_budget(600, pace, 160, 16).full and plan_budget(600, pace, 160, 16).steps == 30
     assert training_settings('minilm', 20)['batch_size'] == 5

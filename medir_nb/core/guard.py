@@ -83,9 +83,9 @@ def state() -> SimpleNamespace:
 # %% ../../nbs/00_core/06_guard.ipynb #5edb63ce
 _PYTHON = re.compile(r'(python|pypy)[\d.]*(\.exe)?')
 _STARTED = {  # event → program, arguments and environment in what it tells
-    'subprocess.Popen': lambda told: (told[0], told[1], told[3]),
-    'os.posix_spawn': lambda told: told,
-    'os.exec': lambda told: told,
+    'subprocess.Popen': lambda arguments: (arguments[0], arguments[1], arguments[3]),
+    'os.posix_spawn': lambda arguments: arguments,
+    'os.exec': lambda arguments: arguments,
 }
 
 

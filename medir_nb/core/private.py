@@ -117,14 +117,14 @@ def private_report(
 ) -> dict:
     "What records say: `private`, `refused` and `open` (place → how often), and how many refusals are `unwritten`."
     own = [os.environ[RECORD]] if record_name() else []
-    told = {'refused': Counter(), 'open': Counter(_open_elsewhere() if own else ())}
+    counters = {'refused': Counter(), 'open': Counter(_open_elsewhere() if own else ())}
     for record in records or own:
         for line in read_text(record, 'give one of the private/ folder below the home folder').splitlines():
             with contextlib.suppress(ValueError):  # a process that was killed may leave half a line
                 row = json.loads(line)
-                for kind, places in told.items():
+                for kind, places in counters.items():
                     places.update([row[kind]] if kind in row else ())
-    counts = {kind: dict(places) for kind, places in told.items()}
+    counts = {kind: dict(places) for kind, places in counters.items()}
     return {'private': bool(records or own), **counts, 'unwritten': state().unwritten}
 
 # %% ../../nbs/00_core/08_private.ipynb #e684651d
@@ -140,17 +140,17 @@ def _named(refused: dict) -> str:
 
 def private_line(*records: str | Path) -> str:
     "What records say, for a report."
-    told = private_report(*records)
-    if not told['private']:
+    report = private_report(*records)
+    if not report['private']:
         return 'This did not run under --private: which connections were opened is not known.'
-    refused, unseen = told['refused'], UNSEEN
+    refused, unseen = report['refused'], UNSEEN
     tried = 'no connection elsewhere was tried'
     if refused:
         tried = f'{sum(refused.values()):,} attempts were refused: {_named(refused)}'
-    if told['unwritten']:
-        tried = f'{tried}; {told["unwritten"]:,} more could not be written down, so what was tried is not known'
-    if told['open']:
-        unseen = f'open all the same: {_named(told["open"])}; {unseen}'
+    if report['unwritten']:
+        tried = f'{tried}; {report["unwritten"]:,} more could not be written down, so what was tried is not known'
+    if report['open']:
+        unseen = f'open all the same: {_named(report["open"])}; {unseen}'
     return f'Python was held to this machine (loopback alone); {unseen}. {tried[0].upper()}{tried[1:]}.'
 
 # %% ../../nbs/00_core/08_private.ipynb #30f18670

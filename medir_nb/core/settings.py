@@ -214,10 +214,10 @@ def check_row(
     import pydantic
 
     needed = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
-    lacking = [name for name in needed if name not in ('name', 'revision') and row.get(name) in ('unknown', None)]
+    unknown = [name for name in needed if name not in ('name', 'revision') and row.get(name) in ('unknown', None)]
     note = row.get('note', 'no source states it')
     fix = f'find out and add it to a row of your own in $MEDIR_REGISTRY ({note})'
-    check(not lacking, f'{", ".join(lacking)} unknown', where, fix)
+    check(not unknown, f'{", ".join(unknown)} unknown', where, fix)
     try:
         _row_type(kind, beside).validate_python({name: value for name, value in row.items() if value != 'unknown'})
     except pydantic.ValidationError as e:

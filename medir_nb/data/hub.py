@@ -19,18 +19,18 @@ from .task_folders import sentence_pair_task
 # %% ../../nbs/01_data/06_hub.ipynb #2000115c
 def _load_fault(error: Exception, hub: str, part: str, revision: str | None, is_local: bool) -> MedirError:
     "The one line for a data set that does not load; `part`: configuration and split."
-    said = str(error)
-    if 'scripts are no longer supported' in said:
+    message = str(error)
+    if 'scripts are no longer supported' in message:
         fix = 'name a revision with data files in the registry row'
         return MedirError('this revision is a script, which datasets no longer runs', hub, fix)
-    if is_local or 'nknown split' in said:
-        what = f'{part} does not load ({" ".join(said.split())[:160]})'
+    if is_local or 'nknown split' in message:
+        what = f'{part} does not load ({" ".join(message.split())[:160]})'
         return MedirError(what, hub, 'check the configurations and splits of the data set')
-    words = said.lower()
+    words = message.lower()
     is_about_config = 'config' in words and 'not found' in words and 'cache' not in words
     if isinstance(error, ValueError) and is_about_config:
         config, _, split = part.rpartition('/')
-        what = f'no configuration {config!r} with split {split!r} ({said.splitlines()[0][:120]})'
+        what = f'no configuration {config!r} with split {split!r} ({message.splitlines()[0][:120]})'
         return MedirError(what, hub, 'name the configurations in the registry row')
     return hub_error(error, part, hub, revision, hub, 'dataset')
 

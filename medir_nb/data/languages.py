@@ -120,8 +120,8 @@ def known_language(
     if not shares:
         note(f'{called}: the language is uncertain; {read}')
     elif any(share >= _MIXED for code, share in shares.items() if code != language):
-        said = ', '.join(f'{share:.0%} {language_name(code)}' for code, share in shares.items() if share >= _MIXED)
-        note(f'{called}: {said} of the texts that say enough; {read}')
+        mix = ', '.join(f'{share:.0%} {language_name(code)}' for code, share in shares.items() if share >= _MIXED)
+        note(f'{called}: {mix} of the texts that say enough; {read}')
     elif language not in ('en', 'zh'):
         note(f'{called}: the language is {language_name(language)}')
     return language

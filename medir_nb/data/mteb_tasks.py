@@ -108,15 +108,15 @@ _HUB_MODULES = ('huggingface_hub', 'datasets.exceptions', 'httpx', 'requests')
 
 def _load_fault(error: Exception, data: dict, where: str) -> MedirError:
     "The one line for a task whose data do not load; `data` are as mteb names them."
-    hub, revision, said = data['path'], data['revision'], ' '.join(str(error).split())
+    hub, revision, message = data['path'], data['revision'], ' '.join(str(error).split())
     if cause := unreachable():
         return hub_error(Unreachable(cause), hub, hub, revision, where, 'dataset')
-    if 'scripts are no longer supported' in said:
+    if 'scripts are no longer supported' in message:
         fix = 'take a folder of its data, or another task'
         return MedirError(f'{hub} is a script at {revision}, which datasets no longer runs', where, fix)
     if type(error).__module__.startswith(_HUB_MODULES) or isinstance(error, (ConnectionError, FileNotFoundError)):
         return hub_error(error, 'its data set', hub, revision, where, 'dataset')
-    what = f"mteb's loader fails on {hub}@{revision} ({type(error).__name__}: {said[:160]})"
+    what = f"mteb's loader fails on {hub}@{revision} ({type(error).__name__}: {message[:160]})"
     return MedirError(what, where, 'try another version of mteb, or evaluate a folder of its data')
 
 # %% ../../nbs/01_data/07_mteb_tasks.ipynb #9c4a9d92
@@ -142,11 +142,11 @@ def _loaded_part(task, subset: str, split: str, data: dict, where: str):
 # %% ../../nbs/01_data/07_mteb_tasks.ipynb #159e6953
 def _query_row(row: dict) -> dict:
     "A query with the text that mteb's models read: a conversation in one piece, an instruction behind the question."
-    text, told = row.get('text'), row.get('instruction')
+    text, instruction = row.get('text'), row.get('instruction')
     if isinstance(text, list):
         turns = [turn if isinstance(turn, str) else f'{turn["role"]}: {turn["content"]}' for turn in text]
-        return {**row, 'text': ' '.join(filter(None, [told, '; '.join(turns)]))}
-    return {**row, 'text': f'{text} {told}'} if told else row
+        return {**row, 'text': ' '.join(filter(None, [instruction, '; '.join(turns)]))}
+    return {**row, 'text': f'{text} {instruction}'} if instruction else row
 
 # %% ../../nbs/01_data/07_mteb_tasks.ipynb #3ab4f6ea
 _MEASURES = {'ndcg': 'nDCG', 'map': 'AP', 'mrr': 'RR', 'recall': 'R', 'precision': 'P', 'hit_rate': 'Success'}
@@ -155,8 +155,8 @@ _MEASURES = {'ndcg': 'nDCG', 'map': 'AP', 'mrr': 'RR', 'recall': 'R', 'precision
 def _instructions(metadata) -> dict:
     "The prompt of a whole task as `instructions` of a `Task`."
     prompt = getattr(metadata, 'prompt', None)
-    told = prompt.get('query') if isinstance(prompt, dict) else prompt
-    return {'default': told} if told else {}
+    instruction = prompt.get('query') if isinstance(prompt, dict) else prompt
+    return {'default': instruction} if instruction else {}
 
 
 def _measures(metadata) -> dict:
@@ -221,8 +221,8 @@ def _search_task(part: dict, name: str, **fields) -> Task:
         for doc_id, grade in grades.items()
     )
     task = build_task(name, queries, corpus, judgement_frame(judged), where=name, **fields)
-    if told := sum(bool(row.get('instruction')) for row in asked):
-        task.report['queries_with_an_instruction'] = told
+    if instructed := sum(bool(row.get('instruction')) for row in asked):
+        task.report['queries_with_an_instruction'] = instructed
     return task
 
 

@@ -216,13 +216,13 @@ def resource_text(resource: dict) -> str:
     "The narrative and the texts of the fields of a resource."
     div = (resource.get('text') or {}).get('div') if isinstance(resource.get('text'), dict) else ''
     try:
-        said = narrative(ElementTree.fromstring(html.unescape(div) if '&nbsp;' in div else div)) if div else ''
+        narrated = narrative(ElementTree.fromstring(html.unescape(div) if '&nbsp;' in div else div)) if div else ''
     except ElementTree.ParseError:
-        said = ' '.join(html.unescape(re.sub(r'<[^>]*>', ' ', div)).split())
-    lines = [said]
+        narrated = ' '.join(html.unescape(re.sub(r'<[^>]*>', ' ', div)).split())
+    lines = [narrated]
     for name, value in resource.items():
         below = dict.fromkeys(_texts_below(value, name)) if name not in _MACHINES else {}
-        if new := [text for text in below if text and text.lower() not in said.lower()]:
+        if new := [text for text in below if text and text.lower() not in narrated.lower()]:
             lines.append(f'{name}: {", ".join(new)}')
     return '\n'.join(filter(None, lines))
 

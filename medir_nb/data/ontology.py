@@ -233,8 +233,8 @@ _AT_LEAST, _IN_QUERY, _A_SIDE = 8, 10, 3  # findings of a disease, of a query at
 def _halves(diseases: list[str], findings: dict, rng) -> dict[str, tuple[list, list]]:
     "For each disease of a family what a patient tells and what a book says; the families' findings are split once."
     all_findings = rng.permutation(sorted(set().union(*(findings[disease] for disease in diseases))))
-    told = set(all_findings[: len(all_findings) // 2])
-    halves = {disease: (sorted(findings[disease] & told), sorted(findings[disease] - told)) for disease in diseases}
+    first = set(all_findings[: len(all_findings) // 2])
+    halves = {disease: (sorted(findings[disease] & first), sorted(findings[disease] - first)) for disease in diseases}
     return {disease: sides for disease, sides in halves.items() if min(map(len, sides)) >= _A_SIDE}
 
 # %% ../../nbs/01_data/08_ontology.ipynb #1f0d6813
@@ -250,18 +250,18 @@ def _split_findings(seed: int, documents: int, queries: int, split: str = 'test'
         for disease in _split_findings(seed, documents, queries)[1]:
             families.pop(disease_family(names[disease]), None)
         documents = queries = len(findings)
-    asked, told = {}, {}
+    findings_asked, findings_told = {}, {}
     for family in rng.permutation(sorted(families)):
         halves = _halves(families[family], findings, rng)
-        if len(told) + len(halves) > documents:
+        if len(findings_told) + len(halves) > documents:
             continue
-        told |= {disease: document for disease, (_, document) in halves.items()}
-        if halves and len(asked) < queries:
+        findings_told |= {disease: document for disease, (_, document) in halves.items()}
+        if halves and len(findings_asked) < queries:
             disease = sorted(halves)[int(rng.integers(len(halves)))]
-            asked[f'{disease}?'] = sorted(rng.permutation(halves[disease][0])[:_IN_QUERY])
-        if len(told) == documents:
+            findings_asked[f'{disease}?'] = sorted(rng.permutation(halves[disease][0])[:_IN_QUERY])
+        if len(findings_told) == documents:
             break
-    return dict(sorted(asked.items())), dict(sorted(told.items()))
+    return dict(sorted(findings_asked.items())), dict(sorted(findings_told.items()))
 
 # %% ../../nbs/01_data/08_ontology.ipynb #1105c80f
 def _organ_system(tree: _Tree, systems: list, findings) -> str:
@@ -285,17 +285,19 @@ def hpo_overlap(
     "Findings of a patient → disease, without a shared finding. See the text above."
     check(split in {'test', 'train'}, f'no split {split!r}', 'hpo-overlap', nearest(split, ['test', 'train']))
     terms, _, names = _annotated()
-    asked, told = _split_findings(seed, documents, queries, split)
+    findings_asked, findings_told = _split_findings(seed, documents, queries, split)
     relatives, judged = collections.defaultdict(list), []
-    for disease in told:
+    for disease in findings_told:
         relatives[disease_family(names[disease])].append(disease)
-    for query_id in asked:
+    for query_id in findings_asked:
         family = relatives[disease_family(names[query_id[:-1]])]
         judged += [{'query_id': query_id, 'doc_id': disease, 'relevance': 1} for disease in family]
     tree, systems = _Tree(terms), [term_id for term_id in terms if 'HP:0000118' in terms[term_id].parents]
-    labels = {query_id: _organ_system(tree, systems, findings) for query_id, findings in asked.items()}
+    labels = {query_id: _organ_system(tree, systems, findings) for query_id, findings in findings_asked.items()}
     fields = {**hpo_fields(), 'judged_from': (), 'split': split, 'labels': labels}
-    return task_from_frames(_listed(terms, told), _listed(terms, asked), judged, 'hpo-overlap', **fields)
+    return task_from_frames(
+        _listed(terms, findings_told), _listed(terms, findings_asked), judged, 'hpo-overlap', **fields
+    )
 
 # %% ../../nbs/01_data/08_ontology.ipynb #29ef0db3
 def _ancestor_matrix(tree: _Tree, ids, findings: dict):
@@ -326,13 +328,13 @@ def overlap_oracle(
     queries: int = 200,
 ) -> pd.DataFrame:
     "A run of `hpo-overlap` by the shared ancestors of the findings' ids."
-    tree, (asked, told) = _Tree(_annotated()[0]), _split_findings(seed, documents, queries)
+    tree, (findings_asked, findings_told) = _Tree(_annotated()[0]), _split_findings(seed, documents, queries)
     fix = 'the oracle reads the ontology ids of that task alone'
-    for ids, known_ids in ((task.queries.ids, asked), (task.corpus.ids, told)):
+    for ids, known_ids in ((task.queries.ids, findings_asked), (task.corpus.ids, findings_told)):
         for text_id in ids:
             check(text_id in known_ids, f'{text_id!r} is not of hpo-overlap', task.name, fix)
-    query_matrix = _ancestor_matrix(tree, task.queries.ids, asked)
-    scores = _shared_information(query_matrix, _ancestor_matrix(tree, task.corpus.ids, told))
+    query_matrix = _ancestor_matrix(tree, task.queries.ids, findings_asked)
+    scores = _shared_information(query_matrix, _ancestor_matrix(tree, task.corpus.ids, findings_told))
     by_id = np.argsort(task.corpus.ids.astype(str), kind='stable')[::-1]  # equal scores: by descending id
     best = by_id[np.argsort(-scores[:, by_id], axis=1, kind='stable')[:, :k]]
     rows = [(task.queries.ids[i], task.corpus.ids[j], scores[i, j]) for i in range(len(best)) for j in best[i]]

@@ -206,12 +206,12 @@ def numbers_text(numbers: list[int]) -> str:
 # %% ../../nbs/01_data/16_pages.ipynb #139fecc0
 def _about(reader) -> dict:
     "Title, author and date that a file says of itself, and how many pages it has."
-    told = {name.lstrip('/').lower(): str(value).strip() for name, value in (reader.metadata or {}).items()}
-    is_name = re.search(r'\.\w{2,5}$|^\W?(untitled|anonymous)\W?$|^microsoft ', told.get('title', ''), re.IGNORECASE)
-    date = re.match(r'D:(\d{4})(\d\d)?(\d\d)?', told.get('creationdate', ''))
+    entries = {name.lstrip('/').lower(): str(value).strip() for name, value in (reader.metadata or {}).items()}
+    is_name = re.search(r'\.\w{2,5}$|^\W?(untitled|anonymous)\W?$|^microsoft ', entries.get('title', ''), re.IGNORECASE)
+    date = re.match(r'D:(\d{4})(\d\d)?(\d\d)?', entries.get('creationdate', ''))
     fields = {
-        'title': '' if is_name else told.get('title', ''),
-        'author': told.get('author'),
+        'title': '' if is_name else entries.get('title', ''),
+        'author': entries.get('author'),
         'date': date and '-'.join(filter(None, date.groups())),
     }
     return {name: value for name, value in fields.items() if value} | {'pages': len(reader.pages)}

@@ -79,13 +79,13 @@ def _typed(text: str) -> dict:
 
 # %% ../../nbs/01_data/02_passage_splitter.ipynb #9e7e4f42
 def parse_windows(
-    said,  # text, a mapping, a `PassageSplitter`, or nothing
+    given,  # text, a mapping, a `PassageSplitter`, or nothing
 ) -> PassageSplitter | None:
     "The `PassageSplitter` that a reader wrote; None where documents are searched whole."
-    if isinstance(said, PassageSplitter) or not said or said == 'none':
-        return said if isinstance(said, PassageSplitter) else None
-    check(isinstance(said, (str, dict)), f'{said!r} says nothing of passages', 'passages', _EXAMPLE)
-    settings = _typed(said) if isinstance(said, str) else dict(said)
+    if isinstance(given, PassageSplitter) or not given or given == 'none':
+        return given if isinstance(given, PassageSplitter) else None
+    check(isinstance(given, (str, dict)), f'{given!r} says nothing of passages', 'passages', _EXAMPLE)
+    settings = _typed(given) if isinstance(given, str) else dict(given)
     units = [unit for unit in _OPTIONS['unit'] if unit in settings]
     check(len(units) < 2, 'they are cut by tokens and by sentences', 'passages', 'write one of the two')
     if units:

@@ -31,11 +31,11 @@ mechanism = registrar(MECHANISMS)
 _BEFORE, _BEHIND = f'(?<![^\\W_{CJK}])', f'(?![^\\W_{CJK}])'
 
 # %% ../../nbs/01_data/10_query_perturbations.ipynb #a25c29f7
-def _in_case_of(said: str, other: str) -> str:
+def _in_case_of(word: str, other: str) -> str:
     "A wording with the capitals of the one in whose place it stands."
-    if said.isupper() and len(said) > 1:
+    if word.isupper() and len(word) > 1:
         return other.upper()
-    return other[:1].upper() + other[1:] if said[:1].isupper() else other
+    return other[:1].upper() + other[1:] if word[:1].isupper() else other
 
 
 @mechanism('pairs')
@@ -49,11 +49,11 @@ def word_pairs(swap: dict[str, str], behind: str = _BEHIND, both: bool = True):
     patterns = [regex.compile(rf'{_BEFORE}\L<names>{behind}', flags, names=names) for names, flags in named if names]
 
     def wordings(text: str):
-        for said in dict.fromkeys(match[0] for pattern in patterns for match in pattern.finditer(text)):
-            key = said if said in other_of else said.casefold()
-            other = _in_case_of(said, other_of[key]) if key in small else other_of[key]
+        for word in dict.fromkeys(match[0] for pattern in patterns for match in pattern.finditer(text)):
+            key = word if word in other_of else word.casefold()
+            other = _in_case_of(word, other_of[key]) if key in small else other_of[key]
             if not re.search(_BEFORE + re.escape(other) + behind, text, re.IGNORECASE):
-                yield re.sub(_BEFORE + re.escape(said) + behind, lambda _, other=other: other, text)
+                yield re.sub(_BEFORE + re.escape(word) + behind, lambda _, other=other: other, text)
 
     return wordings
 

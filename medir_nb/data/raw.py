@@ -202,8 +202,8 @@ def _rows_beside_xml(items, shown: str, newest: dict):
         else:
             yield item
     if left_out:
-        said = counted(left_out, 'document is', 'documents are')
-        note(f'{shown}: {said} left out: XML files beside it have the same PMID or PMCID')
+        count = counted(left_out, 'document is', 'documents are')
+        note(f'{shown}: {count} left out: XML files beside it have the same PMID or PMCID')
 
 # %% ../../nbs/01_data/19_raw.ipynb #0593dbac
 def read_file(

@@ -167,5 +167,5 @@ def bibtex_documents(path: Path):
         fields = {field.key.lower(): str(field.value).strip() for field in entry.fields}
         title, text = fields.pop('title', ''), fields.pop('abstract', '')
         line = entry.start_line + 1
-        told = metadata | {'type': entry.entry_type} | fields
-        yield Document(entry.key or f'{path.name}:{line}', title, text, '', f'{path}:{line}', told)
+        about = metadata | {'type': entry.entry_type} | fields
+        yield Document(entry.key or f'{path.name}:{line}', title, text, '', f'{path}:{line}', about)

@@ -56,9 +56,9 @@ class Vocabulary:
 
     def additions(self, text: str) -> list[str]:
         "The other wordings of the terms that a text names."
-        said = f' {" ".join(_term_words(text))} '
+        words_of_text = f' {" ".join(_term_words(text))} '
         wordings = {_term_words(w): w for number in self.found(text) for w in reversed(self.terms[number])}
-        return [w for words, w in reversed(wordings.items()) if words and f' {" ".join(words)} ' not in said]
+        return [w for words, w in reversed(wordings.items()) if words and f' {" ".join(words)} ' not in words_of_text]
 
 # %% ../../nbs/01_data/09_vocabularies.ipynb #c3f70599
 def _obo_wordings(path: Path) -> tuple[str, list[tuple]]:

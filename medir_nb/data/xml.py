@@ -173,10 +173,10 @@ def clinical_document(element, where: str) -> Document:
     if plain is not None and plain.get('representation') != 'B64':
         parts.append(narrative(plain))
     text = '\n\n'.join(filter(None, parts))
-    told = {'date': _attribute(element, '{*}effectiveTime', 'value')[:8]}
-    told |= {'type': _attribute(element, '{*}code', 'displayName'), **heading_starts(text)}
+    fields = {'date': _attribute(element, '{*}effectiveTime', 'value')[:8]}
+    fields |= {'type': _attribute(element, '{*}code', 'displayName'), **heading_starts(text)}
     number = _attribute(element, '{*}id', 'extension') or _attribute(element, '{*}id', 'root')
-    known = {name: value for name, value in told.items() if value}
+    known = {name: value for name, value in fields.items() if value}
     return Document(number or where, running_text(element.find('{*}title')), text, '', where, known)
 
 # %% ../../nbs/01_data/17_xml.ipynb #ec6e7d6e

@@ -52,8 +52,8 @@ def check_encoder(spec: EncoderSpec):
 @functools.cache
 def memory_here() -> tuple[float, str]:
     "Gigabytes that a model may fill, and of what: `GPU memory` where there is a GPU, else `memory`."
-    told = output_of(['nvidia-smi', '--query-gpu=memory.total', '--format=csv,noheader,nounits']).split()
-    megabytes = [int(number) for number in told if number.isdigit()]
+    printed = output_of(['nvidia-smi', '--query-gpu=memory.total', '--format=csv,noheader,nounits']).split()
+    megabytes = [int(number) for number in printed if number.isdigit()]
     if megabytes:
         return max(megabytes) / 1000, 'GPU memory'
     try:
@@ -86,12 +86,12 @@ def weights_here(
     stored: float | None = None,  # on the Hub, where that differs
 ) -> str:
     "`yes`, with what comes first, or `no: ` and why, for weights of the Hub."
-    told = {size: f'≈{size:,.1f} GB of weights' if size else 'weights' for size in (gigabytes, stored or gigabytes)}
+    text_of = {size: f'≈{size:,.1f} GB of weights' if size else 'weights' for size in (gigabytes, stored or gigabytes)}
     room, kind = memory_here()
     if gigabytes and gigabytes > room:
         no_gpu = '' if kind == 'GPU memory' else ', and there is no GPU'
-        return f'no: {told[gigabytes]} do not fit into {room:,.0f} GB of {kind}{no_gpu}'
-    weights = told[stored or gigabytes]
+        return f'no: {text_of[gigabytes]} do not fit into {room:,.0f} GB of {kind}{no_gpu}'
+    weights = text_of[stored or gigabytes]
     unnamed = [hub for hub, revision in repositories if revision == UNKNOWN]
     served = [recorded_commit(hub) or 'at the commit that the Hub serves' for hub in unnamed]
     at = f', {served[0]}' if served else ''

@@ -153,8 +153,8 @@ _CHOICES = {  # field → what it may say
 def _check_words(spec: EncoderSpec, where: str):
     "Refuse words that are not known, and templates that do not format."
     for field, known in _CHOICES.items():
-        said = getattr(spec, field)
-        check(said in known, f'unknown {field} {said!r}', where, nearest(said, filter(None, known)))
+        word = getattr(spec, field)
+        check(word in known, f'unknown {field} {word!r}', where, nearest(word, filter(None, known)))
     if unknown := sorted(set(spec.document or {}) - set(TOWER_FIELDS)):
         raise MedirError(f'document has {unknown[0]!r}', where, nearest(unknown[0], TOWER_FIELDS))
     fix = 'use {text}, {json}, {title}, {body} and {instruction}; double other braces'

@@ -88,9 +88,9 @@ class Worker:
         self.log = Path(self.scratch.name) / 'stderr.txt'
         self.process = started_worker(self.python, self.log)
         lines = environment_lines(self.environment, self.python.parent.parent)
-        told = self.ask({'settings': self.settings}, f'make it anew: {" && ".join(lines)}')
-        self.device = told['device']
-        refuse_faults(told['tensors'], f'{self.where} in {self.name}', self.unread)
+        answer = self.ask({'settings': self.settings}, f'make it anew: {" && ".join(lines)}')
+        self.device = answer['device']
+        refuse_faults(answer['tensors'], f'{self.where} in {self.name}', self.unread)
 
     def ask(self, request: dict, fix: str = '', bar=None) -> dict:
         "The answer to a request; an error that the child reports is one line, what interrupts it ends the process."

@@ -35,13 +35,13 @@ def refuse_faults(
     fix: str = 'save or fetch it again; what nothing reads is named in unread_tensors of a registry row',
 ):
     "Refuse weights of which a tensor that is read is missing, unexpected or of another shape."
-    told = []
+    faulty = []
     for kind, names in faults.items():
         read = [name for name in sorted(names) if not any(re.search(pattern, name) for pattern in unread)]
         more = f' and {len(read) - _SHOWN:,} more' if len(read) > _SHOWN else ''
         if read:
-            told.append(f'{len(read):,} {kind} ({", ".join(read[:_SHOWN])}{more})')
-    check(not told, f'its files do not hold the tensors of its architecture: {", ".join(told)}', where, fix)
+            faulty.append(f'{len(read):,} {kind} ({", ".join(read[:_SHOWN])}{more})')
+    check(not faulty, f'its files do not hold the tensors of its architecture: {", ".join(faulty)}', where, fix)
 
 # %% ../../nbs/02_encoder/06_loading.ipynb #de872fff
 def refuse_other_names(
@@ -136,8 +136,8 @@ def with_merged_lora(
     with warnings.catch_warnings():
         warnings.filterwarnings('ignore', 'Found missing adapter keys')
         adapted = PeftModel.from_pretrained(body, str(folder), torch_device=device)
-    told = adapted.load_adapter(str(folder), adapted.active_adapter, torch_device=device)
-    refuse_faults({'missing': told.missing_keys, 'unexpected': told.unexpected_keys}, where)
+    report = adapted.load_adapter(str(folder), adapted.active_adapter, torch_device=device)
+    refuse_faults({'missing': report.missing_keys, 'unexpected': report.unexpected_keys}, where)
     return adapted.merge_and_unload()
 
 # %% ../../nbs/02_encoder/06_loading.ipynb #34c8fcbd

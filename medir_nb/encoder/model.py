@@ -147,8 +147,8 @@ class TextRenderer:
     def prompts(self, instruction: str | None = None) -> dict[str, str]:
         "What stands before the texts of each role; before queries, the row's own instruction where none is given."
         given = self.spec.default_instruction if instruction is None else instruction
-        told = {'query': given, 'document': self.spec.default_document_instruction}
-        return {role: self.prompt(role, text) for role, text in told.items()}
+        instructions = {'query': given, 'document': self.spec.default_document_instruction}
+        return {role: self.prompt(role, text) for role, text in instructions.items()}
 
 # %% ../../nbs/02_encoder/11_model.ipynb #22642794
 class Encoder(TextRenderer):

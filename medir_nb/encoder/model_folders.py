@@ -275,11 +275,11 @@ def _token_lengths(folder: Path, config: dict, older: dict) -> dict[str, int]:
     filled = own.get('query_expansion') or config.get('query_expansion') or {}
     is_older = bool(older) or config.get('model_type') == 'ColBERT'
     query = filled.get('length') or own.get('query_length') or config.get('query_length') or older.get('query_maxlen')
-    said = {
+    lengths = {
         'query': query or (32 if is_older else 0),
         'document': own.get('document_length') or config.get('document_length') or older.get('doc_maxlen'),
     }
-    return {f'max_{role}_tokens': int(length or _length(folder, role)) for role, length in said.items()}
+    return {f'max_{role}_tokens': int(length or _length(folder, role)) for role, length in lengths.items()}
 
 # %% ../../nbs/02_encoder/04_model_folders.ipynb #70ce0002
 def _token_folder_spec(folder: Path, config: dict, name: str, revision: str) -> EncoderSpec:

@@ -185,10 +185,10 @@ class _TokenBackend(Backend):
         "What the library makes of texts; where GPU memory is full, in smaller batches."
         import torch
 
-        told = {'task': self.role, 'prompt': self.prompt, 'show_progress_bar': False}
+        asked = {'task': self.role, 'prompt': self.prompt, 'show_progress_bar': False}
         while True:
             try:
-                return self.model.encode(texts, batch_size=self.shared.batch, **told, **how)
+                return self.model.encode(texts, batch_size=self.shared.batch, **asked, **how)
             except torch.OutOfMemoryError:
                 check(self.shared.batch > 1, 'not even one text fits into the GPU memory', self.spec.name)
                 self.shared.batch //= 2
@@ -206,13 +206,13 @@ class _TokenBackend(Backend):
 
     def words(self, text: str) -> list[str]:
         "The word of each token vector of a text; empty for marks, and for what a query is filled with."
-        [told] = self._ask([text], output_value=None)
-        whole, length = self.prompt + text, len(told['input_ids'])
+        [tokens] = self._ask([text], output_value=None)
+        whole, length = self.prompt + text, len(tokens['input_ids'])
         read = self.model.tokenizer(whole, truncation=False)
         numbers = [*read.word_ids(), *[None] * length][:length]
         places = [number is not None and read.word_to_chars(number) for number in numbers]
         named = [whole[slice(*at)].strip() if at and at.start >= len(self.prompt.rstrip()) else '' for at in places]
-        return [word for word, is_kept in zip(named, told['attention_mask'].tolist(), strict=True) if is_kept]
+        return [word for word, is_kept in zip(named, tokens['attention_mask'].tolist(), strict=True) if is_kept]
 
 # %% ../../nbs/02_encoder/17_multi_vector.ipynb #a35c1518
 def save_multi_vector(

@@ -144,7 +144,7 @@ def encode_shard(
     store, start = ShardStore(place), time.perf_counter()
     if about := store.done(number):
         return {**about, 'encoded': 0}
-    encoder, files, met = Encoder(model, device=device), [], {'texts': 0, 'encoded': 0}
+    encoder, files, counts = Encoder(model, device=device), [], {'texts': 0, 'encoded': 0}
     key, layout, hashes = encoder.pin().vector_key('document'), layout_of(encoder.spec), []
     rows = slice_texts(store.slices[number], store.plan['columns'])
     for block in itertools.count():
@@ -157,18 +157,18 @@ def encode_shard(
         if not _is_written(path, key, keys, layout):
             encoded = encoded_rows(encoder, texts, ids, 'document', store.plan['instruction'])
             write_block(path, key, keys, encoded, layout, {'ids': json.dumps(ids)})
-            met['encoded'] += len(ids)
-        met['texts'] += len(ids)
+            counts['encoded'] += len(ids)
+        counts['texts'] += len(ids)
         files.append(path)
         hashes.append(keys.tobytes().hex())
     expected = store.slices[number].texts
-    what = f'shard {number} holds {met["texts"]:,} texts, and {expected or 0:,} were counted'
-    check(expected in (None, met['texts']), what, store.slices[number].source, 'the file changed: encode it anew')
-    met |= {'fingerprint': fingerprint(hashes), 'seconds': round(time.perf_counter() - start, 3)}
+    what = f'shard {number} holds {counts["texts"]:,} texts, and {expected or 0:,} were counted'
+    check(expected in (None, counts['texts']), what, store.slices[number].source, 'the file changed: encode it anew')
+    counts |= {'fingerprint': fingerprint(hashes), 'seconds': round(time.perf_counter() - start, 3)}
     done = store.folder(number) / 'done.json'
-    write_json(done, met)
+    write_json(done, counts)
     store.put(*files, done)
-    return met
+    return counts
 
 # %% ../../nbs/02_encoder/20_shards.ipynb #6fbb0c36
 def count_shards(store: ShardStore) -> pd.DataFrame:

@@ -80,16 +80,20 @@ def head_modules(model):
 # %% ../../nbs/02_encoder/01_worker.ipynb #06be8150
 def tensor_faults(
     model,
-    told,  # what transformers says of its loading, with `output_loading_info`
+    info,  # what transformers says of its loading, with `output_loading_info`
     new_head=False,  # whether the model gets a head that its files need not know
 ):
     "The tensors that the files of a model lack, hold besides, or hold in another shape, by kind."
-    unexpected = set(told['unexpected_keys']) - {name for name, _ in model.named_buffers()}
+    unexpected = set(info['unexpected_keys']) - {name for name, _ in model.named_buffers()}
     if unexpected and (new_head or model.base_model is model):
         heads = head_modules(model)
         unexpected = {name for name in unexpected if name.split('.')[0] not in heads}
-    misshapen = {name for name, *_ in told.get('mismatched_keys') or ()}
-    faults = {'missing': set(told['missing_keys']) - misshapen, 'unexpected': unexpected, 'of another shape': misshapen}
+    misshapen = {name for name, *_ in info.get('mismatched_keys') or ()}
+    faults = {
+        'missing': set(info['missing_keys']) - misshapen,
+        'unexpected': unexpected,
+        'of another shape': misshapen,
+    }
     return {kind: sorted(names) for kind, names in faults.items()}
 
 # %% ../../nbs/02_encoder/01_worker.ipynb #f4582861
@@ -107,8 +111,8 @@ class Checkpoint:
         # `torch_dtype` is the name that transformers 4 and 5 both take
         how = {'torch_dtype': getattr(torch, settings['dtype']), **code}
         how |= {'output_loading_info': True, 'ignore_mismatched_sizes': True}
-        model, told = getattr(transformers, kind).from_pretrained(settings['folder'], **how)
-        self.tensors = tensor_faults(model, told)
+        model, info = getattr(transformers, kind).from_pretrained(settings['folder'], **how)
+        self.tensors = tensor_faults(model, info)
         self.model = model.to(self.device).eval()
 
 # %% ../../nbs/02_encoder/01_worker.ipynb #f5447353

@@ -69,8 +69,8 @@ def documents_met(
         alone = row.get('doc') or ('' if 'query' in row else row.get('text', ''))
         for text in [*row.get('pos', ()), *([alone] if alone else [])]:
             sieve.why_left_out(Document('', '', text))
-    told = zip(corpus.ids, corpus.texts(), strict=True)
-    kinds = {doc_id: sieve.why_left_out(Document(doc_id, '', text), remember=False) for doc_id, text in told}
+    texts = zip(corpus.ids, corpus.texts(), strict=True)
+    kinds = {doc_id: sieve.why_left_out(Document(doc_id, '', text), remember=False) for doc_id, text in texts}
     return {doc_id: kind for doc_id, kind in kinds.items() if kind}
 
 # %% ../../nbs/06_evaluator/12_copies.ipynb #741dd7f4
@@ -88,16 +88,16 @@ class Copies:
     @property
     def queries(self) -> list[str]:
         "Ids of the queries that stand in the training set."
-        met = set(self.hits.hits['test query']) if self.hits else set()
-        told = zip(self.task.queries.ids, self.task.queries.texts(), strict=True)
-        return [query_id for query_id, text in told if text in met]
+        test_queries = set(self.hits.hits['test query']) if self.hits else set()
+        texts = zip(self.task.queries.ids, self.task.queries.texts(), strict=True)
+        return [query_id for query_id, text in texts if text in test_queries]
 
     @property
     def answered(self) -> list[str]:
         "Ids of the queries of which a relevant document stands in the training set, or which stand there themselves."
         relevant = self.task.qrels[self.task.qrels.relevance >= self.task.relevant_from]
-        met = set(relevant[relevant.doc_id.isin(self.documents or {})].query_id).union(self.queries)
-        return [query_id for query_id in self.task.queries.ids if query_id in met]
+        known = set(relevant[relevant.doc_id.isin(self.documents or {})].query_id).union(self.queries)
+        return [query_id for query_id in self.task.queries.ids if query_id in known]
 
     def __repr__(self):
         size, relevant = len(self.task.corpus), set(self.task.qrels[self.task.qrels.relevance > 0].doc_id)
@@ -126,8 +126,8 @@ def find_copies(
     "What of a task stands twice in its corpus, or in a training set."
     task = load_task(task, **task_options)
     sieve = Duplicates(near)
-    told = zip(task.corpus.ids, task.corpus.texts(), strict=True)
-    kinds = Counter(sieve.why_left_out(Document(doc_id, '', text)) for doc_id, text in told)
+    texts = zip(task.corpus.ids, task.corpus.texts(), strict=True)
+    kinds = Counter(sieve.why_left_out(Document(doc_id, '', text)) for doc_id, text in texts)
     found = Copies(task, same_texts(task.corpus), kinds['near duplicate'])
     if not against:
         return found

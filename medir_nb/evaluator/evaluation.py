@@ -65,12 +65,12 @@ def found_of_exact(run: pd.DataFrame, exact: pd.DataFrame, k: int) -> pd.Series:
 def _beside_exact(scores: Scores, exact: Scores, k: int) -> dict:
     "Mean and interval of `recall@k` against the exact run, and of what each measure loses."
     found = found_of_exact(scores.run, exact.run, k)
-    told = {f'recall@{k}': (float(found.mean()), *interval(found.values, scores.groups(found.index)))}
+    compared = {f'recall@{k}': (float(found.mean()), *interval(found.values, scores.groups(found.index)))}
     for measure in scores.measures:
         lost = exact.values(measure) - scores.values(measure)
         lower_upper = interval(lost.values, scores.groups(lost.index))
-        told[str(parse_measure(measure))] = float(lost.mean()), *lower_upper
-    return told
+        compared[str(parse_measure(measure))] = float(lost.mean()), *lower_upper
+    return compared
 
 # %% ../../nbs/06_evaluator/03_evaluation.ipynb #ae79ceab
 @follows_home

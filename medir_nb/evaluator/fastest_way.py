@@ -50,8 +50,8 @@ def fastest(
     rows = task.corpus.rows(0, documents)
     calls = []
     for encoder in ready.values():
-        told = encoder.instruction(task, 'document')
-        calls.append(partial(encoder.encode, encoder.render(rows, 'document', told), 'document', told))
+        instruction = encoder.instruction(task, 'document')
+        calls.append(partial(encoder.encode, encoder.render(rows, 'document', instruction), 'document', instruction))
     seconds = seconds_of(calls, rounds)
     scores = [evaluate(task, name, [measure], device='cpu') for name in ready]
     found = [compare(scores[0], score, measure, show=0) for score in scores]

@@ -185,12 +185,12 @@ def _cell(scores: Scores, measure: str) -> tuple[float, float, float, int]:
 _COST_OF_READING = ('prompts', 'prompt_tokens', 'answer_tokens')  # of a language model that orders lists
 
 
-def _ann_columns(told: dict, measure: str) -> dict:
+def _ann_columns(compared: dict, measure: str) -> dict:
     "What an approximate index finds of the exact lists, and what it loses of a measure."
-    if not told:
+    if not compared:
         return {}
-    [(recall, found)] = [(name, values) for name, values in told.items() if name.startswith('recall@')]
-    lost = dict(zip(('loss', 'loss_low', 'loss_high'), told[measure], strict=True))
+    [(recall, found)] = [(name, values) for name, values in compared.items() if name.startswith('recall@')]
+    lost = dict(zip(('loss', 'loss_low', 'loss_high'), compared[measure], strict=True))
     return {recall: found[0], f'{recall}_low': found[1], f'{recall}_high': found[2], **lost}
 
 # %% ../../nbs/06_evaluator/02_scores.ipynb #e81de41b
@@ -259,10 +259,10 @@ def _check_shared(task: Task, run: pd.DataFrame, where: str):
         ('query', 'queries', 'not judged'): len(asked - set(task.qrels.query_id)),
         ('document', '', 'not in the corpus'): int((~known).sum()) if task.corpus is not None else 0,
     }
-    said = [f'{counted(n, one, many)} {what}' for (one, many, what), n in missing.items() if n]
-    if said:
+    faults = [f'{counted(n, one, many)} {what}' for (one, many, what), n in missing.items() if n]
+    if faults:
         of = f'{counted(len(judged), "judged query", "judged queries")} and {len(asked):,} in the run'
-        note(f'{where}: {", ".join(said)} (of {of})')
+        note(f'{where}: {", ".join(faults)} (of {of})')
 
 # %% ../../nbs/06_evaluator/02_scores.ipynb #95e79b3d
 def score_run(

@@ -195,16 +195,16 @@ class _QueryTower:
         self.encoder = None if isinstance(tree, Fusion) else retriever_of(tree).encoder(Job(task, dtype, device))
         check(self.encoder, f'{tree} has no query tower', 'throughput', 'name an encoder')
         self.system, self.batch = row_label(system, task), batch
-        self.told = self.encoder.instruction(task, 'query')
-        self.texts = self.encoder.render(rows, 'query', self.told)
-        self.encoded = self.encoder.encode(self.texts, 'query', self.told)
+        self.instruction = self.encoder.instruction(task, 'query')
+        self.texts = self.encoder.render(rows, 'query', self.instruction)
+        self.encoded = self.encoder.encode(self.texts, 'query', self.instruction)
         self.encode()
 
     def encode(self):
         "Encode all queries, `batch` at a time."
         size = self.batch or len(self.texts)
         for start in range(0, len(self.texts), size):
-            self.encoder.encode(self.texts[start : start + size], 'query', self.told)
+            self.encoder.encode(self.texts[start : start + size], 'query', self.instruction)
 
     def row(self, seconds: np.ndarray) -> dict:
         "What its rounds gave, and what that hangs on."

@@ -69,10 +69,10 @@ def says(text: str, stretch: str) -> bool:
 # %% ../../nbs/06_evaluator/05_stress_tests.ipynb #02dcaf70
 def contrary_document(score: Scores, query_id: str, listed: list[str], stretches: tuple[str, str]) -> tuple[str, int]:
     "The first document of a list that says the contrary, and its rank from 1; ('', 0) where there is none."
-    said, other = stretches
+    own, other = stretches
     relevant = relevant_ids(score.task).get(query_id, set())
     for rank, doc_id in enumerate(listed, 1):
-        if doc_id not in relevant and says(text := score.task.corpus.text(doc_id), other) and not says(text, said):
+        if doc_id not in relevant and says(text := score.task.corpus.text(doc_id), other) and not says(text, own):
             return doc_id, rank
     return '', 0
 
@@ -178,14 +178,14 @@ class Stress:
     def sentence(self, system: str) -> str:
         "Where a system is weakest."
         stay, change = (k[k.queries >= FEWEST] for k in (self.of('stay', system), self.of('change', system)))
-        said = []
+        parts = []
         if len(stay):
-            said.append(loss_text(stay.set_index('kind', drop=False).loc[self.weakest(system)], self.measure))
+            parts.append(loss_text(stay.set_index('kind', drop=False).loc[self.weakest(system)], self.measure))
         if len(change):
             w = change.sort_values(['same', 'rbo']).iloc[-1]
             most = f'it overlooks {w.kind} most: {w.same:.0%} of the lists are the same'
-            said.append(f'where another thing is meant, {most if w.same else "every list is another one"}')
-        return f'{system} {"; ".join(said)}' if said else f'{system}: no rule applies to {FEWEST} queries'
+            parts.append(f'where another thing is meant, {most if w.same else "every list is another one"}')
+        return f'{system} {"; ".join(parts)}' if parts else f'{system}: no rule applies to {FEWEST} queries'
 
 # %% ../../nbs/06_evaluator/05_stress_tests.ipynb #6f302cba
 def stress(

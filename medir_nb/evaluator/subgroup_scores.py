@@ -121,15 +121,15 @@ def body_systems(task: Task) -> dict:
 # %% ../../nbs/06_evaluator/01_subgroup_scores.ipynb #aaebaff2
 def column_labels(task: Task, name: str) -> dict:
     "Query id → the value of a column of the queries, or of their best documents."
-    of_query = {query_id: told for query_id, *_, told in corpus_records(task.queries)}
+    of_query = {query_id: metadata for query_id, *_, metadata in corpus_records(task.queries)}
     columns = set().union(*of_query.values())
     if name not in columns:
-        of_document = {doc_id: told for doc_id, *_, told in corpus_records(task.corpus)}
+        of_document = {doc_id: metadata for doc_id, *_, metadata in corpus_records(task.corpus)}
         columns |= set().union(*of_document.values())
         of_query = {query_id: of_document.get(doc_id, {}) for query_id, doc_id in best_document(task).items()}
     fix = f'{nearest(name, [*LABELLERS, *columns])} Or add it to the lines of queries.jsonl'
     check(name in columns, f'no label or column {name!r}', task.name, fix)
-    return {query_id: told[name] for query_id, told in of_query.items() if name in told}
+    return {query_id: metadata[name] for query_id, metadata in of_query.items() if name in metadata}
 
 # %% ../../nbs/06_evaluator/01_subgroup_scores.ipynb #8b49cdb8
 def memberships(
@@ -140,7 +140,7 @@ def memberships(
     "Which query is in which group: a row a query, a column a group."
     labels = by if not isinstance(by, str) else LABELLERS[by](task) if by in LABELLERS else column_labels(task, by)
     several = {
-        q: list(map(str, told)) if isinstance(told, (list, tuple)) else [str(told)] for q, told in labels.items()
+        q: list(map(str, label)) if isinstance(label, (list, tuple)) else [str(label)] for q, label in labels.items()
     }
     groups = sorted(set().union(*several.values()))
     is_in = [[group in several.get(query_id, ()) for group in groups] for query_id in query_ids]

@@ -27,7 +27,7 @@ class Turn(NamedTuple):
     "What a model did in a turn."
 
     act: str  # search | answer | malformed
-    said: str  # the words of the search, or the answer
+    content: str  # the words of the search, or the answer
     text: str  # the turn up to there
 
 # %% ../../nbs/03_generator/09_agent.ipynb #25d48df5
@@ -112,7 +112,7 @@ def record_turn(dialogue: Dialogue, generation: Generation) -> Turn | None:
     elif turn.act == 'malformed':
         dialogue.faults.append('malformed turn')
     if turn.act == 'answer' or dialogue.last_because:
-        text = turn.said if turn.act == 'answer' else turn.text
+        text = turn.content if turn.act == 'answer' else turn.text
         return _finish(dialogue, dialogue.last_because or 'answer', text, generation)
     used = generation.prompt_tokens + generation.tokens
     if used + _MARKS_AND_NOTE + dialogue.max_tokens > dialogue.context:
@@ -125,7 +125,7 @@ def is_new_search(dialogue: Dialogue, turn: Turn) -> bool:
     "Whether there is something new to search for."
     if turn.act != 'search':
         return False
-    words = ' '.join(turn.said.lower().split())
+    words = ' '.join(turn.content.lower().split())
     if not words or words in dialogue.searched:
         dialogue.faults.append('repeated search' if words else 'empty search')
         return False
@@ -145,7 +145,7 @@ def results_shown(dialogue: Dialogue, turn: Turn, passages: list | None) -> tupl
         return '', dialogue.remarks['malformed']
     if passages is not None:
         return '', dialogue.remarks['nothing']
-    return '', dialogue.remarks['again' if turn.said else 'empty']
+    return '', dialogue.remarks['again' if turn.content else 'empty']
 
 # %% ../../nbs/03_generator/09_agent.ipynb #1b67adb1
 def next_request(dialogue: Dialogue, turn: Turn, shown: str, remark: str, last_words: str) -> Request:
@@ -180,7 +180,7 @@ def continue_dialogue(
         dialogue.faults.append('search without hits')
     shown, remark = results_shown(dialogue, turn, passages)
     dialogue.turns[-1] |= {
-        'searched': turn.said if turn.act == 'search' else None,
+        'searched': turn.content if turn.act == 'search' else None,
         'found': [doc_id for doc_id, _ in passages or ()],
         'told': remark,
     }
@@ -224,7 +224,7 @@ def _round(
     ]
     going_on = [(dialogue, turn) for dialogue, turn in written if turn]
     searching = [i for i, (dialogue, turn) in enumerate(going_on) if is_new_search(dialogue, turn)]
-    searches = [(going_on[i][0].request.id, going_on[i][1].said) for i in searching]
+    searches = [(going_on[i][0].request.id, going_on[i][1].content) for i in searching]
     results = dict(zip(searching, find(searches), strict=True)) if searches else {}
     for i, (dialogue, turn) in enumerate(going_on):
         continue_dialogue(dialogue, turn, results.get(i))
@@ -291,8 +291,10 @@ def search_and_write(
     pairs = [[(dialogue.answer, dialogue.request.prompt) for dialogue in of_query] for of_query in by_query]
     mark = {} if row.get('answer') else model.spec.answer
     expanded = usable(task, pairs, mark, settings, row, stats)
-    met = Counter(fault for dialogue in dialogues for fault in dialogue.faults)
-    return replace(expanded, faults={**expanded.faults, **{fault: met[fault] for fault in SEARCH_FAULTS if met[fault]}})
+    faults = Counter(fault for dialogue in dialogues for fault in dialogue.faults)
+    return replace(
+        expanded, faults={**expanded.faults, **{fault: faults[fault] for fault in SEARCH_FAULTS if faults[fault]}}
+    )
 
 # %% ../../nbs/03_generator/09_agent.ipynb #2c58699b
 def pending_turns(

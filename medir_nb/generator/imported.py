@@ -31,8 +31,8 @@ def _texts_by_query(rows) -> dict[str, list[str]]:
     for row, where in rows:
         id_field = next((f for f in _ID_FIELDS if f in row), None)
         text_field = next((f for f in _TEXT_FIELDS if f in row), None)
-        lacking = 'generated text' if id_field else 'id'
-        what = f'no {lacking} in this line (its fields: {", ".join(row)})'
+        missing = 'generated text' if id_field else 'id'
+        what = f'no {missing} in this line (its fields: {", ".join(row)})'
         check(id_field and text_field, what, where, f'it needs id and one of {", ".join(_TEXT_FIELDS)}')
         written = row[text_field] if isinstance(row[text_field], list) else [row[text_field]]
         texts.setdefault(plain_id(row[id_field], where), []).extend(plain_text(text, where) for text in written)
@@ -135,9 +135,9 @@ def imported_texts(
         fix = 'write @authors for published texts, or file:PATH for a file'
         check(source == 'authors', f'nobody is called {source!r}', f'{method}({name})', fix)
         texts, where = published_texts(task, method, model), base_task_name(task)
-    lacking = [query for query in task.queries.ids if str(query) not in texts]
-    if lacking:
-        more = f' and {len(lacking) - 1:,} more' if len(lacking) > 1 else ''
-        what = f'the generation of query {str(lacking[0])!r} by {method}({name}){more} is missing'
+    missing = [query for query in task.queries.ids if str(query) not in texts]
+    if missing:
+        more = f' and {len(missing) - 1:,} more' if len(missing) > 1 else ''
+        what = f'the generation of query {str(missing[0])!r} by {method}({name}){more} is missing'
         raise MedirError(what, where, 'add the lines')
     return [texts[str(query)][:n] for query in task.queries.ids]

@@ -76,7 +76,7 @@ def _as_chat(tokenizer, spec: LLMSpec, messages: list[dict], options: dict) -> s
 def rendered_prompt(tokenizer, spec: LLMSpec, request: Request) -> list[int]:
     "Token ids of a request in the model's chat form; its texts hold no control tokens."
     messages = request.messages()[: -1 if request.begun else None]
-    messages = [{**said, 'content': without_control_tokens(tokenizer, said['content'])} for said in messages]
+    messages = [{**message, 'content': without_control_tokens(tokenizer, message['content'])} for message in messages]
     if spec.chat == 'template' and getattr(tokenizer, 'chat_template', None):
         text = _as_chat(tokenizer, spec, messages, spec.chat_options)
         return tokenizer(text + request.begun, add_special_tokens=False)['input_ids']

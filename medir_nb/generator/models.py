@@ -184,11 +184,11 @@ class _LoadedOnNeed:
         return None
 
 # %% ../../nbs/03_generator/05_models.ipynb #dfffedbd
-def _name_of(model: 'LLM', lacking: dict) -> str:
+def _name_of(model: 'LLM', missing: dict) -> str:
     "The generations that are `lacking`, in words."
-    first = next(iter(lacking.values()))
+    first = next(iter(missing.values()))
     name = f'the generation of query {first.id!r} by {first.what or "a request"}({model.spec.name})'
-    return name + (f' and {len(lacking) - 1:,} more' if len(lacking) > 1 else '')
+    return name + (f' and {len(missing) - 1:,} more' if len(missing) > 1 else '')
 
 # %% ../../nbs/03_generator/05_models.ipynb #44f4db48
 def _gigabytes(spec: LLMSpec):
@@ -214,26 +214,26 @@ class LLM(_LoadedOnNeed):
         replay: bool | None = None,  # True: ask nobody; None: as $MEDIR_REPLAY says
     ) -> list[Generation]:
         "A generation for each request, from the cassette where it is there, else from the model."
-        lacking = {r.key(self.spec): r for r in self.missing(requests)}
-        if lacking:
+        missing = {r.key(self.spec): r for r in self.missing(requests)}
+        if missing:
             may_ask = not replay if replay is not None else os.environ.get('MEDIR_REPLAY') != '1'
             fix = 'run once with the model (without $MEDIR_REPLAY), or point $MEDIR_CASSETTES to a folder that has it'
-            check(may_ask, f'the cassette lacks {_name_of(self, lacking)}', self.cassettes.path, fix)
-            self._ask_and_store(lacking)
+            check(may_ask, f'the cassette lacks {_name_of(self, missing)}', self.cassettes.path, fix)
+            self._ask_and_store(missing)
         keys = [r.key(self.spec) for r in requests]
         stored = self.cassettes.find(keys)
         return [stored[k] for k in keys]
 
-    def _ask_and_store(self, lacking: dict):
+    def _ask_and_store(self, missing: dict):
         "Ask for the requests `lacking` (by key), and put every answer on the cassette as it comes in."
         try:
             backend = self.backend
         except MedirError as e:
-            what = f'{_name_of(self, lacking)} is on no cassette, and the model cannot be asked: {e.what}'
+            what = f'{_name_of(self, missing)} is on no cassette, and the model cannot be asked: {e.what}'
             raise MedirError(what, e.where, e.fix) from None
-        keys = list(lacking)
+        keys = list(missing)
         with progress(total=len(keys), desc=self.spec.name, unit='text') as bar:
-            for batch in backend.stream(list(lacking.values())):
+            for batch in backend.stream(list(missing.values())):
                 self.cassettes.append({keys[i]: generation for i, generation in batch})
                 bar.update(len(batch))
 

@@ -79,8 +79,8 @@ def verified_matches(candidates: list[Candidate], references: dict[str, str], ro
     bare = [(''.join((q or '').split()), ''.join(c.document.split())) for q, c in zip(quotes, candidates, strict=True)]
     stands = [bool(quote) and quote in document for quote, document in bare]
     quoted = [i for i, is_there in enumerate(stands) if is_there]
-    said = role_answers(roles, 'answer', [(candidates[i].query, quotes[i]) for i in quoted])
-    answers = {i: answer for i, answer in zip(quoted, said, strict=True) if answer}
+    verdicts = role_answers(roles, 'answer', [(candidates[i].query, quotes[i]) for i in quoted])
+    answers = {i: answer for i, answer in zip(quoted, verdicts, strict=True) if answer}
     compared = [
         (candidates[i].query, answer, references.get(candidates[i].query_id) or candidates[i].document)
         for i, answer in answers.items()
@@ -243,8 +243,8 @@ class ModelRoles:
         rows = [{'id': str(i), 'shown': _shown(item, names) | more} for i, item in enumerate(items)]
         answers = ask_about(rows, lambda row: row['shown'], how)
         # a number or a yes has no language
-        said = [(text, [f for f in faults if f != 'wrong language']) for [(text, faults)] in answers]
-        read, _ = read_answers(said, pydantic.create_model(form, **{name: (kind, ...)}))
+        usable = [(text, [f for f in faults if f != 'wrong language']) for [(text, faults)] in answers]
+        read, _ = read_answers(usable, pydantic.create_model(form, **{name: (kind, ...)}))
         self.broken[form] += sum(value is None for value in read)
         values = [None if value is None else getattr(value, name) for value in read]
         return [v is not None and v >= self.agrees_from for v in values] if role == 'agrees' else values

@@ -23,9 +23,9 @@ _FORMULA = r"'*[=+\-@＝＋－＠]"
 def csv_rows(path: Path) -> list[tuple[dict, str]]:
     "`(row, where)` of a CSV file, with commas or, as spreadsheets of some countries write it, another separator."
     text = read_text(path)
-    told, _, behind = text.partition('\n')
-    is_told = bool(re.fullmatch(r'"?sep=."?\s*', told))  # a line that Excel writes for itself
-    text = behind if is_told else text
+    head, _, behind = text.partition('\n')
+    names_separator = bool(re.fullmatch(r'"?sep=."?\s*', head))  # a line that Excel writes for itself
+    text = behind if names_separator else text
     first_line = text.partition('\n')[0]
     # a cell may hold line breaks, so the reader gets the text as it is; strict: a quotation mark without its end
     # would take all that follows into its cell
@@ -35,7 +35,7 @@ def csv_rows(path: Path) -> list[tuple[dict, str]]:
         named = Counter(name.strip() for name in reader.fieldnames or () if name.strip())
         twice = [name for name, times in named.items() if times > 1]
         check(not twice, f'two columns are called {twice[:1]}', f'{path}:1', 'rename one of them')
-        rows = [(row, f'{path}:{reader.line_num + is_told}') for row in reader]
+        rows = [(row, f'{path}:{reader.line_num + names_separator}') for row in reader]
     except csv.Error as e:
         raise MedirError(f'no CSV ({e})', f'{path}:{reader.line_num}', 'mend the line') from None
     for row, where in rows:

@@ -59,7 +59,7 @@ def _pair_of(study: StudyFolder) -> dict[str, tuple]:
 # %% ../../nbs/07_judging/11_labelling.ipynb #60077936
 def gather_votes(study: StudyFolder) -> pd.DataFrame:
     "The votes of all sheets, put into `labels/votes.csv` beside those of elsewhere."
-    records, pair_of, said, of_sheets = sheet_records(study), _pair_of(study), [], set()
+    records, pair_of, graded_pairs, of_sheets = sheet_records(study), _pair_of(study), [], set()
     known = {record['file'] for record in records}
     there = {path.name for path in (study.folder / 'labels').glob('*.csv')}
     if strays := sorted(there - known - {'votes.csv', 'adjudication.csv', 'judges.csv'}):
@@ -74,12 +74,12 @@ def gather_votes(study: StudyFolder) -> pd.DataFrame:
             check(not lost, what, study.folder / 'labels' / 'pool.jsonl', 'bring a copy of the file back')
             of_sheets |= {(*pair_of[pair], annotator) for pair in record['pairs']}
             graded = read_sheet(path, record['pairs']).query('grade != ""')
-            said += [(*pair_of[row.pair], annotator, row.grade) for row in graded.itertuples()]
+            graded_pairs += [(*pair_of[row.pair], annotator, row.grade) for row in graded.itertuples()]
     with lock(study.path('labels/votes.csv')):
         votes = read_votes(study)
         kept = [vote for vote in votes.itertuples(index=False, name=None) if vote[:3] not in of_sheets]
-        if said or len(votes):
-            _save_votes(study, pd.DataFrame([*said, *kept], columns=list(_VOTES)))
+        if graded_pairs or len(votes):
+            _save_votes(study, pd.DataFrame([*graded_pairs, *kept], columns=list(_VOTES)))
     return read_votes(study)
 
 # %% ../../nbs/07_judging/11_labelling.ipynb #bb625b4a
@@ -132,8 +132,8 @@ def decisions(votes: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for pair, part in votes.groupby(PAIR, sort=False):
         grades = dict(zip(part.annotator, part.grade, strict=True))
-        said = ', '.join(f'{name} {grade}' for name, grade in grades.items() if name != ADJUDICATED)
-        rows.append((*pair, *_decision(grades), said))
+        named = ', '.join(f'{name} {grade}' for name, grade in grades.items() if name != ADJUDICATED)
+        rows.append((*pair, *_decision(grades), named))
     return pd.DataFrame(rows, columns=[*PAIR, 'grade', 'how', 'said']).astype({'grade': 'Int64'})
 
 # %% ../../nbs/07_judging/11_labelling.ipynb #60160304
@@ -380,12 +380,12 @@ def judge_pairs(
     check(len(decided), 'people have graded nothing yet', study.folder, fix)
     rows = [row for row in read_queries(study) if row['_id'] in set(decided.query_id)]
     task = queries_task(study, rows, study_corpus(study))
-    said = collect_votes([_judge_of(judge) for judge in judges], task, decided[PAIR])
-    path, columns, names = study.path('labels/judges.csv'), list(said.columns), set(said.judge)
+    votes = collect_votes([_judge_of(judge) for judge in judges], task, decided[PAIR])
+    path, columns, names = study.path('labels/judges.csv'), list(votes.columns), set(votes.judge)
     with lock(path):
         before = [row for row, _ in csv_rows(path)] if path.is_file() else []
         kept = [{name: row.get(name, '') for name in columns} for row in before if row.get('judge') not in names]
-        write_csv(path, columns, [*kept, *said.to_dict('records')])
+        write_csv(path, columns, [*kept, *votes.to_dict('records')])
     return judge_table(study)
 
 # %% ../../nbs/07_judging/11_labelling.ipynb #d0a812db
@@ -397,8 +397,8 @@ def judge_table(study: StudyFolder) -> pd.DataFrame:
     if not path.is_file():
         return pd.DataFrame(columns=columns)
     people = decisions(read_votes(study)).dropna(subset='grade').set_index(PAIR).grade > 0
-    said, rows = pd.DataFrame([row for row, _ in csv_rows(path)]), []
-    for name, part in said.groupby('judge', sort=False):
+    votes, rows = pd.DataFrame([row for row, _ in csv_rows(path)]), []
+    for name, part in votes.groupby('judge', sort=False):
         read = part[part.grade != ''].set_index(PAIR).grade
         says = pd.Series(is_relevant(read), read.index)
         both = pd.DataFrame({'people say': people, 'says relevant': says}).dropna().astype(float)

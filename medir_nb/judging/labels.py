@@ -116,10 +116,10 @@ def kappa_of(
 # %% ../../nbs/07_judging/03_labels.ipynb #833e860a
 def _tables_by_query(both: pd.DataFrame) -> np.ndarray:
     "`(queries, grades, grades)`: pairs by what two judges say of them."
-    said, names = pd.factorize(both.to_numpy().ravel(), sort=True)
+    codes, names = pd.factorize(both.to_numpy().ravel(), sort=True)
     query = pd.factorize(both.index.get_level_values('query_id'))[0]
     tables = np.zeros((query.max() + 1, len(names), len(names)))
-    np.add.at(tables, (query, *said.reshape(-1, 2).T), 1)
+    np.add.at(tables, (query, *codes.reshape(-1, 2).T), 1)
     return tables
 
 # %% ../../nbs/07_judging/03_labels.ipynb #32c5bb7a
@@ -185,10 +185,10 @@ def agreement_table(votes: pd.DataFrame, cut: str = CUT) -> pd.DataFrame:
     "`judge, read, unread, relevant, mean kappa`."
     table, two = vote_table(votes, cut), cohen_table(votes, cut)
     rows = []
-    for judge, said in table.items():
+    for judge, grades in table.items():
         with_others = two[(two.judge == judge) | (two.other == judge)].kappa
-        share = said.dropna().astype(float).mean() if cut else float('nan')
-        rows.append((judge, said.notna().sum(), said.isna().sum(), share, with_others.mean()))
+        share = grades.dropna().astype(float).mean() if cut else float('nan')
+        rows.append((judge, grades.notna().sum(), grades.isna().sum(), share, with_others.mean()))
     return pd.DataFrame(rows, columns=['judge', 'read', 'unread', 'relevant', 'mean kappa'])
 
 # %% ../../nbs/07_judging/03_labels.ipynb #f2cfca28
@@ -258,5 +258,5 @@ def person_agreement(votes: pd.DataFrame, labels: pd.DataFrame, reviewed: pd.Dat
         for frame in (reviewed, labels)
     )
     columns = {**dict(vote_table(votes, cut).items()), 'consensus': consensus_says}
-    rows = [{'judge': name} | agreement_of(said.reindex(person.index), person) for name, said in columns.items()]
+    rows = [{'judge': name} | agreement_of(grades.reindex(person.index), person) for name, grades in columns.items()]
     return pd.DataFrame(rows, columns=['judge', 'kappa', 'low', 'high', 'agree', 'pairs'])

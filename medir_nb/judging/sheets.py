@@ -179,12 +179,12 @@ def make_pool(
         if is_labelled:
             pooled, settings = _grown_pool(study, pooled, known, settings)
         done = {row['query_id'] for row in pooled}
-        lacking = [row for row in labelling_order(rows, seed)[:_MOST_QUERIES] if row['_id'] not in done]
-        if lacking:
-            what = 'query is' if len(lacking) == 1 else 'queries are'
-            note(f'{len(lacking):,} {what} pooled by {", ".join(settings["systems"])}')
-            pooled = pooled + _pooled_rows(study, lacking, settings['systems'], depth)
-        if lacking or settings != known:
+        missing = [row for row in labelling_order(rows, seed)[:_MOST_QUERIES] if row['_id'] not in done]
+        if missing:
+            what = 'query is' if len(missing) == 1 else 'queries are'
+            note(f'{len(missing):,} {what} pooled by {", ".join(settings["systems"])}')
+            pooled = pooled + _pooled_rows(study, missing, settings['systems'], depth)
+        if missing or settings != known:
             pooled = informative_first(pooled)
             # the settings last: a call that is stopped before them pools again
             write_lines(study.path('labels/pool.jsonl'), pooled)
@@ -362,9 +362,9 @@ def _with_grades(study: StudyFolder, annotator: str, lines: list[dict], by_pair:
     "The lines of a sheet that is gone, with the grades of its person that were read of it before."
     path = study.folder / 'labels' / 'votes.csv'
     own = [row for row, _ in csv_rows(path) if row.get('annotator') == annotator] if path.is_file() else []
-    said = {(row.get('query_id'), row.get('doc_id')): row.get('grade', '') for row in own}
+    grade_of = {(row.get('query_id'), row.get('doc_id')): row.get('grade', '') for row in own}
     pairs = [by_pair[line['pair']] for line in lines]
-    grades = [said.get((row['query_id'], row['doc_id']), '') for row in pairs]
+    grades = [grade_of.get((row['query_id'], row['doc_id']), '') for row in pairs]
     return [{**line, 'grade': grade} for line, grade in zip(lines, grades, strict=True)]
 
 # %% ../../nbs/07_judging/10_sheets.ipynb #53020558
@@ -378,8 +378,8 @@ def _open_sheet(study: StudyFolder, records: list[dict], by_pair: dict, lines_of
                 continue  # all of its documents are gone
             write_csv(path, COLUMNS, _with_grades(study, record['annotator'], lines_of(left), by_pair))
         read_sheet(path, record['pairs'])  # a fault is said before more is handed out
-        if lacking := ungraded_lines(path):
-            note(f'{path.name} has {counted(lacking, "pair")} without a grade; the next sheet comes after it')
+        if ungraded := ungraded_lines(path):
+            note(f'{path.name} has {counted(ungraded, "pair")} without a grade; the next sheet comes after it')
             return path
     return None
 
@@ -484,22 +484,22 @@ class AnnotationSession:
 _KEYS = '0, 1, 2 grade; u takes the last one back; ? with a word why there is no grade; q stops (all is saved)'
 
 
-def _end_words(sitting: AnnotationSession) -> str:
+def _end_words(session: AnnotationSession) -> str:
     "What comes after a sitting."
-    if sitting.current is None:
-        return f'This sheet is done. Then: medir study label {typed(sitting.path.parent.parent)} --read'
-    return f'{sitting.done} of {counted(len(sitting.rows), "pair")} done, all of it is saved; the same line goes on'
+    if session.current is None:
+        return f'This sheet is done. Then: medir study label {typed(session.path.parent.parent)} --read'
+    return f'{session.done} of {counted(len(session.rows), "pair")} done, all of it is saved; the same line goes on'
 
 # %% ../../nbs/07_judging/10_sheets.ipynb #964fc46d
 def grade_by_keyboard(
-    sitting: AnnotationSession,
+    session: AnnotationSession,
     ask=input,  # from a prompt to a line
     show=print,
 ) -> AnnotationSession:
     "Ask for grades until the sheet is done or somebody stops."
     show(_KEYS)
-    while (row := sitting.current) is not None:
-        lines = [f'— {sitting.done + 1} of {len(sitting.rows)}', f'QUESTION  {row["query"]}', '']
+    while (row := session.current) is not None:
+        lines = [f'— {session.done + 1} of {len(session.rows)}', f'QUESTION  {row["query"]}', '']
         show(visible('\n'.join([*lines, *textwrap.wrap(row['document'], 100)])))
         try:
             answer = ask('grade: ').strip()
@@ -509,15 +509,15 @@ def grade_by_keyboard(
         if answer == 'q':
             break
         if answer == 'u':
-            sitting.undo()
+            session.undo()
         elif answer in GRADES:
-            sitting.grade(answer)
+            session.grade(answer)
         elif answer.startswith('?') and answer[1:].strip():
-            sitting.grade('', answer[1:].strip())
+            session.grade('', answer[1:].strip())
         else:
             show(_KEYS)
-    show(_end_words(sitting))
-    return sitting
+    show(_end_words(session))
+    return session
 
 # %% ../../nbs/07_judging/10_sheets.ipynb #e62f9df3
 _BUTTONS = {'0 does not help': '0', '1 helps': '1', '2 answers': '2', 'no grade': '', 'undo': None}
@@ -534,23 +534,23 @@ def label_widget(
     except ImportError:
         fix = 'pip install "medir_nb[label]", or medir study label STUDY --annotator NAME --ask, or fill in the CSV'
         raise MedirError('ipywidgets is not installed', 'label_widget', fix) from None
-    sitting = AnnotationSession.open(study, annotator, **how)
+    session = AnnotationSession.open(study, annotator, **how)
     shown, comment = ipywidgets.HTML(), ipywidgets.Text(placeholder='comment, or why there is no grade')
 
     def refresh(hint: str = ''):
-        row, pair = sitting.current, html.escape(_end_words(sitting))
+        row, pair = session.current, html.escape(_end_words(session))
         if row is not None:
             pair = f'<b>{html.escape(row["query"])}</b></p><p>{html.escape(row["document"])}'
-        shown.value = f'<p>{sitting.done} of {len(sitting.rows)} {hint}</p><p>{pair}</p>'
+        shown.value = f'<p>{session.done} of {len(session.rows)} {hint}</p><p>{pair}</p>'
         comment.value = ''
 
     def press(button):
         grade, why, hint = _BUTTONS[button.description], comment.value.strip(), ''
         if grade is None:
-            sitting.undo()
-        elif sitting.current is not None and (grade or why):
-            sitting.grade(grade, why)
-        elif sitting.current is not None:
+            session.undo()
+        elif session.current is not None and (grade or why):
+            session.grade(grade, why)
+        elif session.current is not None:
             hint = '· say in the comment why there is no grade'
         refresh(hint)
 

@@ -144,8 +144,8 @@ def _sentences_by_model(entries: list[SynonymEntry], how: PromptBatch) -> tuple[
         shown = {'origin': entry.origin, 'replace': entry.synonym, 'query pairs': pair}
         rows.append({'id': entry.id, 'document': json.dumps(shown, ensure_ascii=False, indent=1)})
     answers = ask_about(rows, lambda row: {'document': row['document']}, how)
-    read, met = read_answers([answer for [answer] in answers], _WrittenSentences)
-    return [value and value.model_dump(by_alias=True) for value in read], met
+    read, counts = read_answers([answer for [answer] in answers], _WrittenSentences)
+    return [value and value.model_dump(by_alias=True) for value in read], counts
 
 # %% ../../nbs/07_judging/06_synonyms.ipynb #6f57359d
 @dataclass
@@ -178,10 +178,10 @@ def synonym_sentences(
     check(usable or not unusable, what, 'synonyms', 'mend the dictionary')
     if model:
         asking = PromptBatch(model, 'synonym-sentences', language, most_repeated=1, usage=usage, **how)
-        written, met = _sentences_by_model(usable, asking)
+        written, counts = _sentences_by_model(usable, asking)
     else:
         written = [sentences_by_rule(entry, language, seed) for entry in usable]
-        met = Counter({'by rule, what is asked not known': sum(_intent_of(e, language) is None for e in usable)})
+        counts = Counter({'by rule, what is asked not known': sum(_intent_of(e, language) is None for e in usable)})
     for entry, sentences in zip(usable, written, strict=True):
         fault = fault_of_sentences(sentences, entry) if sentences else 'broken answer'
         if fault:
@@ -189,7 +189,7 @@ def synonym_sentences(
         else:
             rows.append({'id': entry.id, 'query': entry.query, **sentences})
     reasons = Counter(why for _, why in unusable if why != 'broken answer')
-    mined = mined_rows('synonyms', entries, rows, met + reasons)
+    mined = mined_rows('synonyms', entries, rows, counts + reasons)
     return MinedSynonyms(mined.step, mined.rows, mined.stats, unusable, usage)
 
 # %% ../../nbs/07_judging/06_synonyms.ipynb #0ef9f4de

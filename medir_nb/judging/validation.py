@@ -89,9 +89,9 @@ def gold_quality(
     decided = labels[labels.label != 'discarded'].set_index(PAIR).label == 'positive'
     columns = {**dict(table.items()), 'consensus': decided.astype(object).reindex(table.index)}
     rows = []
-    for name, said in columns.items():
-        read, agreement = said.notna(), agreement_of(said, known.astype(object))
-        yes = said.where(read, False).astype(bool)
+    for name, grades in columns.items():
+        read, agreement = grades.notna(), agreement_of(grades, known.astype(object))
+        yes = grades.where(read, False).astype(bool)
         row = {'judge': name, 'pairs': int(read.sum()), 'positive': int(yes.sum())}
         row |= _share('precision', known[yes]) | _share('recall', yes[known])
         row |= {'kappa': agreement['kappa'], 'kappa low': agreement['low'], 'kappa high': agreement['high']}

@@ -172,13 +172,13 @@ class _Words:
         if is_by_task or len(quantities) > 12:
             test = f'p {_sign_p(quantities):.3f}; ' if 'p_below' in self.claim else ''
             return test + self.above_zero(quantities, ' tasks' if is_by_task else '')
-        told = []
+        parts = []
         for comparison, quantity in zip(compared, quantities, strict=True):
             values = _values(frame, comparison.of, comparison.column)
             is_group = comparison.than.empty and len(values) > 1
             name = ' − '.join(map(self.name, comparison.name.split(' − ')))
-            told.append(f'{name}: {self.ends(values)}' if is_group else f'{name} {self.change(quantity)}')
-        return '; '.join(told)
+            parts.append(f'{name}: {self.ends(values)}' if is_group else f'{name} {self.change(quantity)}')
+        return '; '.join(parts)
 
 # %% ../../nbs/08_papers/11_audits.ipynb #11929054
 def _found_of_one(words: _Words, frame: pd.DataFrame, compared: _Contrast, quantity: float, tasks: list[str]) -> str:
@@ -189,13 +189,13 @@ def _found_of_one(words: _Words, frame: pd.DataFrame, compared: _Contrast, quant
     if compared.than.empty:
         return words.side(of, words.by) if words.column == 'mean' else words.spread(of)
     than = _values(frame, compared.than, compared.column)
-    told = [words.side(of, words.by), words.side(than, claim.get('than_by', 'most'))]
+    parts = [words.side(of, words.by), words.side(than, claim.get('than_by', 'most'))]
     if len(than) > 1:
-        told.append(f'above {(than < _CHOICES[words.by](of)).sum()} of {len(than)}')
+        parts.append(f'above {(than < _CHOICES[words.by](of)).sum()} of {len(than)}')
     elif frame.reindex(columns=tasks).loc[[*compared.of, *compared.than]].notna().all(axis=None) and tasks:
         values = frame.loc[compared.of[0], tasks] - frame.loc[compared.than[0], tasks]
-        told.append(words.above_zero(values, ' tasks'))
-    return '; '.join(told)
+        parts.append(words.above_zero(values, ' tasks'))
+    return '; '.join(parts)
 
 # %% ../../nbs/08_papers/11_audits.ipynb #0c78eca3
 class _AuditedClaim:

@@ -226,8 +226,8 @@ def write_tables(
     "Write tables under headings into one Markdown file; what ledgers compared, also into a `_cells.json`."
     texts = []
     for heading, part in parts.items():
-        told = to_markdown(part) if isinstance(part, pd.DataFrame) else part
-        texts.append(f'# {heading}\n\n{part.to_markdown() if isinstance(part, Ledger) else told}')
+        text = to_markdown(part) if isinstance(part, pd.DataFrame) else part
+        texts.append(f'# {heading}\n\n{part.to_markdown() if isinstance(part, Ledger) else text}')
     path = Path(path)
     path.write_text('\n\n'.join(texts), encoding='utf-8')
     if ledgers := [part for part in parts.values() if isinstance(part, Ledger)]:

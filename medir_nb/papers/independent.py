@@ -74,10 +74,10 @@ def independent_verdict(
     if source.startswith('embeddings-benchmark/'):
         return 'same run'
     difference = abs(independent - printed)
-    said = 'near' if difference <= _NEAR + _ROUNDING else 'differs'
+    verdict = 'near' if difference <= _NEAR + _ROUNDING else 'differs'
     if difference <= half_unit + _ROUNDING:
-        said = 'confirmed'
-    return f'other revision: {said}, {differing}' if differing else said
+        verdict = 'confirmed'
+    return f'other revision: {verdict}, {differing}' if differing else verdict
 
 # %% ../../nbs/08_papers/03_independent.ipynb #02155c9e
 def _parts(cell) -> list[tuple[str, str]]:
@@ -97,9 +97,9 @@ def _second_number(cell, row: dict, results: dict) -> dict:
     value = sum(result.value for _, result in found) / len(found)
     differing = '; '.join(dict.fromkeys(text for text, _ in found if text))
     half_unit = cell.printed_step / 2 / cell.scale
-    said = independent_verdict(cell.value / cell.scale, half_unit, value, cell.source, differing)
+    verdict = independent_verdict(cell.value / cell.scale, half_unit, value, cell.source, differing)
     sources = dict.fromkeys(result.source for _, result in found)
-    return {'independent': value, 'independent_verdict': said, 'independent_source': '; '.join(sources)}
+    return {'independent': value, 'independent_verdict': verdict, 'independent_source': '; '.join(sources)}
 
 # %% ../../nbs/08_papers/03_independent.ipynb #a319344b
 def with_independent(

@@ -51,14 +51,14 @@ def beside_speeds(
     speeds: list,  # of `evaluator.measure_speeds`
 ) -> pd.DataFrame:
     "Printed and measured speeds in one table: a row a system, no differences."
-    shown, rows, met = ['system', 'size', 'documents/s', 'latency, ms'], [], set()
+    shown, rows, seen = ['system', 'size', 'documents/s', 'latency, ms'], [], set()
     for line in printed.to_dict('records'):
         own = [speed for speed in speeds if speed.expression.partition('(')[0] == line['row']]
-        met |= {speed.expression for speed in own}
+        seen |= {speed.expression for speed in own}
         for speed in own or [None]:
             measured = {label: getattr(speed, name, None) for name, label in _HERE.items()}
             rows.append({name: line[name] for name in shown} | measured)
-    for speed in [speed for speed in speeds if speed.expression not in met]:
+    for speed in [speed for speed in speeds if speed.expression not in seen]:
         size = registry('models').get(speed.system, {}).get('size', '')
         measured = {label: getattr(speed, name) for name, label in _HERE.items()}
         rows.append({'system': speed.system, 'size': size} | measured)
@@ -91,8 +91,8 @@ def printed_cases(paper: str = 'bmretriever') -> pd.DataFrame:
     rows = []
     for case, about in _part(paper, 'cases').items():
         for found in about['first']:
-            told = [found[name] for name in ('system', 'instruction', 'passage', 'relevant')]
-            rows.append([case, about['task'], about['query'], *told])
+            texts = [found[name] for name in ('system', 'instruction', 'passage', 'relevant')]
+            rows.append([case, about['task'], about['query'], *texts])
     columns = ['case', 'task', 'query', 'system', 'instruction', 'first passage, in short', 'called relevant']
     return pd.DataFrame(rows, columns=columns)
 

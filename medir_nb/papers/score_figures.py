@@ -249,8 +249,8 @@ def similarity_figure(data):
             axes.hist(cosines, bins, density=True, histtype='step', color=colour, lw=1.4)
         row = separation(part.assign(system=''))[['overlap', 'AUC', 'mean gap', 'pairs']].iloc[0]
         gap, pairs = round(row['mean gap'], 2) + 0.0, int(row.pairs)  # minus zero is nothing
-        told = f'overlap {row.overlap:.2f}   AUC {row.AUC:.3f}\nmean gap {gap:.2f}   n = {pairs:,} + {pairs:,}'
-        axes.set_xlabel(told, fontsize=9)
+        numbers = f'overlap {row.overlap:.2f}   AUC {row.AUC:.3f}\nmean gap {gap:.2f}   n = {pairs:,} + {pairs:,}'
+        axes.set_xlabel(numbers, fontsize=9)
         axes.set_yticks([])
         axes.spines['left'].set_visible(False)
         axes.tick_params(labelbottom=True)

@@ -28,9 +28,9 @@ def task_title(task: str) -> str:
     return registry('tasks').get(task, {}).get('title', task)
 
 
-def _said_of(row: LedgerRow, said: dict, *place):
+def _said_of(row: LedgerRow, values: dict, *place):
     "What a mapping holds of a row at a place, under the most exact of the row's names; None where it holds nothing."
-    return next((said[(name, *place)] for name in row.names if (name, *place) in said), None)
+    return next((values[(name, *place)] for name in row.names if (name, *place) in values), None)
 
 
 def _row_needs(row: LedgerRow) -> str:
@@ -196,7 +196,7 @@ def _footnotes(ledger) -> list[str]:
     doubtful = ledger.frame[ledger.frame.doubt.notna()]
     is_resolved = ledger.frame.revision.str.contains('resolved')
     resolved = ledger.frame[is_resolved].drop_duplicates(['label', 'revision'])
-    second = ledger.frame.independent_verdict.dropna().map(lambda said: said.partition(':')[0])
+    second = ledger.frame.independent_verdict.dropna().map(lambda verdict: verdict.partition(':')[0])
     meaning = ', '.join(f'{mark} {kind}' for kind, mark in _SECOND_MARKS.items() if (second == kind).any())
     return [
         *([f'Measured by others with other code (`registry/independent`): {meaning}'] if meaning else []),
@@ -212,8 +212,8 @@ def _missing_needs(ledger) -> list[tuple[str, str]]:
     for row, entries in zip(ledger.rows, ledger.entries, strict=True):
         wanted = [key for key, column in columns.items() if column.task and (key in entries or column.hidden)]
         if tasks := [columns[key].task for key in wanted if measured_cell(row, columns, key) is None]:
-            told = dict.fromkeys(str(_said_of(row, ledger.not_run, task) or '') for task in tasks)
-            systems[row.label] = '; '.join(filter(None, told)) or _row_needs(row) or 'its data'
+            reasons = dict.fromkeys(str(_said_of(row, ledger.not_run, task) or '') for task in tasks)
+            systems[row.label] = '; '.join(filter(None, reasons)) or _row_needs(row) or 'its data'
             all_tasks |= dict.fromkeys(tasks)
     return [*systems.items(), *((task_title(task), data_needs(task)) for task in all_tasks)]
 

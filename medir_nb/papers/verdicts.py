@@ -179,8 +179,8 @@ def text_needs(name: str) -> str:
     model, _, source = name.partition('@')
     row = registry('llms').get(model, {})
     if source:
-        lacking = ' (none was published)' if source == 'authors' and not row.get('authors') else ''
-        return f"the {source}' text of {row.get('label', model)}{lacking}"
+        note = ' (none was published)' if source == 'authors' and not row.get('authors') else ''
+        return f"the {source}' text of {row.get('label', model)}{note}"
     if row.get('hub') != 'unknown':
         return f'text of {row.get("hub", name)}'
     return f'text of {row["label"]} ({row.get("trained_by", "not released")})'

@@ -139,8 +139,8 @@ class Expand(Stage):
         check_unless_stored(llm(self.expression.model).check, job, lambda: self._missing(job))
 
     def settings(self, job: Job) -> dict:
-        told = {f'expansion {n}': stored_expression(v) if n == 'by' else v for n, v in self.chosen.items()}
-        return {'expansion': self.expression.method, 'expansion model': self.expression.model} | told
+        chosen = {f'expansion {n}': stored_expression(v) if n == 'by' else v for n, v in self.chosen.items()}
+        return {'expansion': self.expression.method, 'expansion model': self.expression.model} | chosen
 
 # %% ../../nbs/04_retrieval/15_chain.ipynb #ef5476d2
 def chain_of(
@@ -178,8 +178,8 @@ def _tell_strangers(expression: str, language: str):
     offered = [*RETRIEVERS, *embedded_encoders(language)]
     known = [name for name in offered if retriever_of(parse(name)).knows(language)]
     were = 'was' if len(strangers) == 1 else 'were'
-    said = f'{" and ".join(strangers)} {were} not made for {language_name(language)}'
-    note(f'{said}; of what comes in packages, made for it: {" and ".join(known) or "nothing"}')
+    what = f'{" and ".join(strangers)} {were} not made for {language_name(language)}'
+    note(f'{what}; of what comes in packages, made for it: {" and ".join(known) or "nothing"}')
 
 
 def tell_strangers(expression, task: Task):

@@ -33,10 +33,12 @@ class Database:
         vectors: Vectors | None = None,  # of a new table
     ):
         record = Path(folder) / 'table.json'
-        told = read_json(record, {}) if vectors is None else {'store': self.name, 'table': f'medir_{uuid.uuid4().hex}'}
-        address = os.environ.get(ADDRESS, '') if vectors is not None or told.get('served') else ''
+        recorded = (
+            read_json(record, {}) if vectors is None else {'store': self.name, 'table': f'medir_{uuid.uuid4().hex}'}
+        )
+        address = os.environ.get(ADDRESS, '') if vectors is not None or recorded.get('served') else ''
         what, fix = f'nothing says where {self.name} runs', f'export {ADDRESS}=ADDRESS of its server'
-        check(address or not (self.on_server or told.get('served')), what, f'--store {self.name}', fix)
+        check(address or not (self.on_server or recorded.get('served')), what, f'--store {self.name}', fix)
         elsewhere = is_private() and address and not is_loopback(urlsplit(address).hostname)
         check(not elsewhere, f'--private refuses {self.name} elsewhere', ADDRESS, 'name a server of this machine')
         what, fix = f'the client of {self.name} is not installed', 'pip install "medir_nb[vectordb]"'
@@ -44,10 +46,10 @@ class Database:
         refused = boundary(f'{self.name} cannot be opened', ADDRESS if address else folder, closed, let=(ImportError,))
         with boundary(what, f'--store {self.name}', fix, (ImportError,)), refused:
             self.connect(address, Path(folder))
-            self.table = told.get('table', 'texts')
+            self.table = recorded.get('table', 'texts')
             if vectors is None:
                 return
-            write_json(record, told | {'served': bool(address)})
+            write_json(record, recorded | {'served': bool(address)})
             self.create(vectors.dim)
             for start in progress(range(0, len(vectors), _AT_ONCE), desc=self.name, unit='1k vectors'):
                 self.add(start, vectors.chunk(start, start + _AT_ONCE))
@@ -169,8 +171,8 @@ class OpenSearch(Database):
         self.bulk(self.client, ({'_index': self.table, '_id': at, 'vector': row} for at, row in rows), refresh=True)
 
     def nearest(self, question: list[float], k: int) -> list[tuple[float, int]]:
-        told = {'field': 'vector', 'query_value': question, 'space_type': 'innerproduct'}
-        script = {'source': 'knn_score', 'lang': 'knn', 'params': told}
+        parameters = {'field': 'vector', 'query_value': question, 'space_type': 'innerproduct'}
+        script = {'source': 'knn_score', 'lang': 'knn', 'params': parameters}
         asked = {'script_score': {'query': {'match_all': {}}, 'script': script}}
         found = self.client.search(index=self.table, body={'size': k, 'query': asked, '_source': False})
         scored = [(hit['_score'], int(hit['_id'])) for hit in found['hits']['hits']]
@@ -186,12 +188,12 @@ DATABASES = {kind.name: kind for kind in (Qdrant, LanceDB, Postgres, OpenSearch)
 def drop_tables(folder: Path):
     "Drop the tables that a folder names; one that cannot be dropped is said, and stays."
     for record in Path(folder).rglob('table.json'):
-        told = read_json(record, {})
-        if not told.get('served'):
+        recorded = read_json(record, {})
+        if not recorded.get('served'):
             continue
         try:
-            database = DATABASES[told['store']](record.parent)
+            database = DATABASES[recorded['store']](record.parent)
             database.drop()
             database.close()
         except Exception as error:
-            note(f'{told.get("store")}: the table {told.get("table")} stays where it is ({error})')
+            note(f'{recorded.get("store")}: the table {recorded.get("table")} stays where it is ({error})')

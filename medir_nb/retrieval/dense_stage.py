@@ -234,9 +234,11 @@ def opened_ann(encoder: Encoder, vectors: Vectors, folder: Path, fix: str = 'bui
 
 def kept_ann(encoder: Encoder, task: Task, vectors: Vectors) -> AnnIndex:
     "The approximate index of a task's documents in the home folder, built where there is none."
-    spec, told = encoder.spec, {role: encoder.instruction(task, role) for role in ROLES}
+    spec, instructions = encoder.spec, {role: encoder.instruction(task, role) for role in ROLES}
     factory = ann_factory(spec.ann, len(vectors), vectors.dim)
-    folder = home() / 'ann' / fingerprint(contract_key(spec, told), spec.stored, task.corpus.fingerprint, factory)
+    folder = (
+        home() / 'ann' / fingerprint(contract_key(spec, instructions), spec.stored, task.corpus.fingerprint, factory)
+    )
     with lock(folder):
         if not folder.is_dir():
             build_ann(vectors, folder, spec.ann, spec.similarity)
@@ -321,8 +323,8 @@ class _DenseRanking(Retriever):
 # %% ../../nbs/04_retrieval/09_dense_stage.ipynb #f207f72d
 def precision_of(spec) -> str:
     "The precision of an encoder's weights and of its products."
-    told = [spec.dtype, *([f'autocast {spec.autocast}'] if spec.autocast else []), *filter(None, [spec.engine])]
-    return ', '.join(told)
+    parts = [spec.dtype, *([f'autocast {spec.autocast}'] if spec.autocast else []), *filter(None, [spec.engine])]
+    return ', '.join(parts)
 
 
 def _conditions(encoder: Encoder, encoded) -> dict:
@@ -462,14 +464,16 @@ class DenseRetriever(_KeptRanking):
     @contextlib.contextmanager
     def trial(self, job: Job, documents: int, searched: int, seed: int = 0):
         encoder = self.encoder(job)
-        told = {role: encoder.instruction(job.task, role) for role in ROLES}
-        texts = encoder.render(job.task.corpus.rows(0, documents), 'document', told['document'])
+        instructions = {role: encoder.instruction(job.task, role) for role in ROLES}
+        texts = encoder.render(job.task.corpus.rows(0, documents), 'document', instructions['document'])
 
         def take_up():
-            return encoder.encode(texts, 'document', told['document'])
+            return encoder.encode(texts, 'document', instructions['document'])
 
         def encode(query: Queries):
-            return encoder.encode(encoder.render(query.rows(), 'query', told['query']), 'query', told['query']).vectors
+            return encoder.encode(
+                encoder.render(query.rows(), 'query', instructions['query']), 'query', instructions['query']
+            ).vectors
 
         encoded, ids = take_up(), np.arange(searched).astype(str)
         vectors = self._stand_ins(encoder, encoded, searched, np.random.default_rng(seed))
@@ -511,8 +515,8 @@ class SparseRetriever(DenseRetriever):
     def reads(self, job: Job) -> str:
         encoder, task, lines = self.encoder(job), job.task.searched(), [super().reads(job)]
         for role, texts in (('query', task.queries), ('document', task.corpus)):
-            told = encoder.instruction(task, role)
-            encoded = encoder.encode(encoder.render(texts.rows(0, 1), role, told), role, told)
+            instruction = encoder.instruction(task, role)
+            encoded = encoder.encode(encoder.render(texts.rows(0, 1), role, instruction), role, instruction)
             [terms] = heaviest_terms(encoder, encoded.vectors, role)
             shown = ', '.join(f'{term} {weight:.2f}' for term, weight in terms)
             lines.append(f'{role:12s} {encoded.vectors.nnz:,} terms, the heaviest {shown}')

@@ -158,8 +158,8 @@ class Rocchio(Feedback):
             documents = made.vectors.take(np.array([position[doc] for doc in first[query_id].doc_id]))
             mean = scaled(documents, similarity).mean(0)
             queries[row] = self.chosen['alpha'] * queries[row] + self.chosen['beta'] * mean
-        told = {'encoded': counted['encoded'], 'truncated': counted['truncated']}
-        return Rewritten(queries, told | {'queries_alone': len(queries) - len(first)}, {})
+        counts = {'encoded': counted['encoded'], 'truncated': counted['truncated']}
+        return Rewritten(queries, counts | {'queries_alone': len(queries) - len(first)}, {})
 
 # %% ../../nbs/04_retrieval/13_expanders.ipynb #9b04f452
 _JOINED = {'sparse_join': ' ', 'sparse_text': ' ', 'dense_join': ' '}

@@ -247,8 +247,8 @@ class Index(Generation):
     def document(self, doc_id: str) -> dict:
         "A document: id, title, text, and the file and fields that it came with."
         check(doc_id in self.corpus, f'there is no document {doc_id[:100]!r}', self.folder, 'ask for an id of a hit')
-        (title, text), told = _row_of(self.corpus, doc_id), metadata_of(self.corpus, doc_id)
-        about = {'source': told.get('source'), 'metadata': fields_of(told)}
+        (title, text), metadata = _row_of(self.corpus, doc_id), metadata_of(self.corpus, doc_id)
+        about = {'source': metadata.get('source'), 'metadata': fields_of(metadata)}
         return {'id': doc_id, 'title': title, 'text': text} | {name: value for name, value in about.items() if value}
 
     def search(self, questions: list[str], k: int = 10, filters: dict | None = None) -> pd.DataFrame:

@@ -153,8 +153,8 @@ class _TokenDocuments(EncodedDocuments):
 
     def is_exact(self) -> bool:
         "Whether every document is compared with a query."
-        said = self.encoder.spec.search
-        return said == 'exact' or (not said and int(self.vectors.tokens.sum()) <= _EXACT_TOKENS)
+        search = self.encoder.spec.search
+        return search == 'exact' or (not search and int(self.vectors.tokens.sum()) <= _EXACT_TOKENS)
 
     def search(self, queries: Vectors, task: Task, k: int, job: Job) -> pd.DataFrame:
         asked, how = queries.chunk(), (self.encoder.spec.similarity, job.device)
@@ -165,10 +165,10 @@ class _TokenDocuments(EncodedDocuments):
             exact = late_search(asked[:_TRIED], self.vectors, task.queries.ids[:_TRIED], task.corpus.ids, 10, *how)
             found = exact.merge(first_ranks(run, 10), on=['query_id', 'doc_id'])
             centroids = len(self.by_centroids['all'].centroids)
-            said = f'{int(self.vectors.tokens.sum()):,} token vectors are searched by {centroids:,} centroids'
+            what = f'{int(self.vectors.tokens.sum()):,} token vectors are searched by {centroids:,} centroids'
             share = f'{len(found) / max(1, len(exact)):.1%}'
-            said += f', which find {share} of the exact first ten of {exact.query_id.nunique()} queries'
-            note(f'{self.encoder.spec.name}: {said}; search=exact compares all')
+            what += f', which find {share} of the exact first ten of {exact.query_id.nunique()} queries'
+            note(f'{self.encoder.spec.name}: {what}; search=exact compares all')
         return run
 
     def _by_candidates(self, queries: Vectors, task: Task, k: int, job: Job) -> pd.DataFrame:
@@ -252,9 +252,9 @@ class _TokenReranker:
         "Scores of a run's pairs in order, and what was read for them."
         named = dict.fromkeys(run.doc_id)
         part = replace(task, corpus=task.corpus.take([task.corpus._position[doc_id] for doc_id in named]))
-        told = {role: self.encoder.instruction(task, role) for role in ROLES}
-        documents = encode_corpus(self.encoder, part.corpus, 'document', told['document'])
-        queries = encode_corpus(self.encoder, task.queries, 'query', told['query'])
+        instructions = {role: self.encoder.instruction(task, role) for role in ROLES}
+        documents = encode_corpus(self.encoder, part.corpus, 'document', instructions['document'])
+        queries = encode_corpus(self.encoder, task.queries, 'query', instructions['query'])
         check_dimensions(self.encoder, queries, documents)
         made = _TokenDocuments(self.encoder, documents)
         scored = made.score(part, run, queries, Job(part, device=self.device))
@@ -321,9 +321,9 @@ def matched_words(
     "For each word of a query its best-matching word of a document and their similarity, the strongest first."
     found, sides = {}, []
     for role, texts, text_id in (('query', task.queries, query_id), ('document', task.corpus, doc_id)):
-        at, told = texts._position[text_id], encoder.instruction(task, role)
-        [text] = encoder.render(texts.rows(at, at + 1), role, told)
-        sides.append((encoder.backend(role).words(text), encoder.encode([text], role, told).vectors.tokens))
+        at, instruction = texts._position[text_id], encoder.instruction(task, role)
+        [text] = encoder.render(texts.rows(at, at + 1), role, instruction)
+        sides.append((encoder.backend(role).words(text), encoder.encode([text], role, instruction).vectors.tokens))
     (asked, of_query), (words, of_document) = sides
     for word, row in zip(asked, of_query @ of_document.T):
         at = int(row.argmax())

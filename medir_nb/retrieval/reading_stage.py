@@ -119,11 +119,11 @@ FAULTS_OF_READING = ('unread_answers', 'missing_ids', 'repeated_ids', 'invented_
 
 def read_order(text: str, n: int) -> tuple[list[int], Counter]:
     "The numbers of an answer about `n` passages, counted from 0, and what is wrong with it."
-    said = [int(number) for number in re.findall(r'\[\s*(\d{1,6})\s*\]', text) or re.findall(r'\d{1,6}', text)]
-    known = [number - 1 for number in said if 1 <= number <= n]
+    numbers = [int(number) for number in re.findall(r'\[\s*(\d{1,6})\s*\]', text) or re.findall(r'\d{1,6}', text)]
+    known = [number - 1 for number in numbers if 1 <= number <= n]
     order = list(dict.fromkeys(known))
     faults = {'missing_ids': n - len(order), 'repeated_ids': len(known) - len(order)}
-    faults['invented_ids'] = len(said) - len(known)
+    faults['invented_ids'] = len(numbers) - len(known)
     if not order:
         faults |= {'unread_answers': 1, 'missing_ids': 0}
     return order, +Counter(faults)
@@ -240,9 +240,9 @@ class ListReader(NamedTuple):
             if took['prompts_asked'] and model.backend_name in HOLDS_GPU:
                 model.close()
         if faults := [f'{took[name]:,} {name.replace("_", " ")}' for name in FAULTS_OF_READING if took[name]]:
-            said = f'of {took["prompts"]:,} answers {", ".join(faults)}'
+            what = f'of {took["prompts"]:,} answers {", ".join(faults)}'
             kept = 'what an answer leaves out keeps its old order'
-            note(f'{stage.expression.reranker} on {self.job.task.name}: {said}; {kept}')
+            note(f'{stage.expression.reranker} on {self.job.task.name}: {what}; {kept}')
         scores = [len(order) - np.argsort(order).astype(float) for order in orders]
         return np.concatenate(scores) if scores else np.empty(0), dict(took)
 

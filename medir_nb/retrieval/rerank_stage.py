@@ -194,12 +194,12 @@ class Fuse(Stage):
 
     def settings(self, job: Job) -> dict:
         labels = ', '.join(part.label(job.task) for part in self.before)
-        told = {'fusion': stored_expression(f'{self.expression.method} of {labels}')}
-        told |= {'weights': list(self.expression.weights)} if self.expression.weights else {}
-        told |= dict(self.expression.settings)
+        printed = {'fusion': stored_expression(f'{self.expression.method} of {labels}')}
+        printed |= {'weights': list(self.expression.weights)} if self.expression.weights else {}
+        printed |= dict(self.expression.settings)
         for i, part in enumerate(self.before, 1):
-            told |= {f'part {i} {name}': value for name, value in part.settings(job).items()}
-        return told
+            printed |= {f'part {i} {name}': value for name, value in part.settings(job).items()}
+        return printed
 
     def label(self, task: Task) -> str:
         return self.expression.written([part.label(task) for part in self.before])

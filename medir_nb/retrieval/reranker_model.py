@@ -396,9 +396,9 @@ class AnswerBackend(PairBackend):
     def __init__(self, spec: RerankerSpec, role: str = 'pair', device: str | None = None):
         super().__init__(spec, role, device)
         vocabulary = self.tokenizer.get_vocab()
-        lacking = next((token for token in spec.answers if token not in vocabulary), None)
-        what, fix = f'its tokenizer has no token {lacking!r}', 'name tokens of its vocabulary as `answers` of its row'
-        check(lacking is None, what, f'reranker {spec.name}', fix)
+        missing = next((token for token in spec.answers if token not in vocabulary), None)
+        what, fix = f'its tokenizer has no token {missing!r}', 'name tokens of its vocabulary as `answers` of its row'
+        check(missing is None, what, f'reranker {spec.name}', fix)
         self.answers = [vocabulary[token] for token in spec.answers]
 
     def tokens(self, pairs: list[tuple[str, str]]) -> tuple[list, None, np.ndarray]:

@@ -197,8 +197,8 @@ class Retriever(_RetrieverBase):
 
     def reads(self, job: Job) -> str:
         "What it is given of the first query and document."
-        told = '\n'.join(f'{name:9s} {value}' for name, value in self.settings(job).items())
-        return told or f'{self.expression.name} tells no settings'
+        lines = '\n'.join(f'{name:9s} {value}' for name, value in self.settings(job).items())
+        return lines or f'{self.expression.name} tells no settings'
 
 # %% ../../nbs/04_retrieval/08_retriever.ipynb #f840bffc
 _OPTIONS = {

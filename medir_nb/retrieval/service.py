@@ -136,24 +136,24 @@ class Service:
 
     def _look(self):
         "Have updates made, and answer from the present generation as soon as there is another one."
-        said = ''
+        last_fault = ''
         while not self._stopped.wait(_LOOK_EVERY):
             try:
                 self.updates.look()
                 if read_manifest(self.folder) != self.index.manifest:
                     self.index = warm_index(self.folder, self.device)
-                said = ''
+                last_fault = ''
             except Exception as error:
-                if said != str(error):
-                    said = str(error)
-                    note(f'the new generation cannot be opened, the old one answers: {said}')
+                if last_fault != str(error):
+                    last_fault = str(error)
+                    note(f'the new generation cannot be opened, the old one answers: {last_fault}')
 
     def health(self) -> dict:
         "What `/health` says."
-        told = {name: self.index.manifest[name] for name in ('generation', 'documents', 'system', 'store')}
-        told |= {'status': 'ok', 'updates': self.takes_updates, **self.updates.health()}
-        told['pending_updates'] += read_manifest(self.folder)['generation'] > told['generation']  # found in a moment
-        return told
+        state = {name: self.index.manifest[name] for name in ('generation', 'documents', 'system', 'store')}
+        state |= {'status': 'ok', 'updates': self.takes_updates, **self.updates.health()}
+        state['pending_updates'] += read_manifest(self.folder)['generation'] > state['generation']  # found in a moment
+        return state
 
     def stop(self):
         "Begin nothing more."
@@ -171,8 +171,8 @@ _TAKE_IN = (
 
 def last_line(log: Path) -> str:
     "The last thing that a process said, such as `bm25:  40%` of a bar."
-    said = log.read_text(errors='replace') if log.is_file() else ''
-    lines = [line.strip() for line in re.split(r'[\r\n]', said) if line.strip()]
+    text = log.read_text(errors='replace') if log.is_file() else ''
+    lines = [line.strip() for line in re.split(r'[\r\n]', text) if line.strip()]
     return lines[-1].removeprefix('medir: error: ').partition('|')[0].strip() if lines else ''
 
 # %% ../../nbs/04_retrieval/21_service.ipynb #4cc89d33
@@ -197,9 +197,9 @@ class _Updates:
         if time.monotonic() < self.not_before or not count_promised(self.folder):
             return
         try:
-            with open(self.log, 'w') as said:
-                print('the update begins', file=said, flush=True)
-                how = {'stdout': subprocess.DEVNULL, 'stderr': said, 'start_new_session': True}
+            with open(self.log, 'w') as log:
+                print('the update begins', file=log, flush=True)
+                how = {'stdout': subprocess.DEVNULL, 'stderr': log, 'start_new_session': True}
                 self.process = subprocess.Popen(self.command, env=self.environment, **how)
         except OSError as error:
             self.fault = f'nothing can be written in {self.folder} ({error.strerror})'
@@ -379,11 +379,11 @@ def _add_search(app, service: Service, seconds: float):
     @app.get('/', include_in_schema=False)
     @app.get('/docs', include_in_schema=False)
     def docs():
-        told = service.health()
+        health = service.health()
         schemas = {kind.__name__: kind.model_json_schema()['properties'] for kind in (Question, NewDocument)}
-        shown = {'system': told['system'], 'known': _KNOWN, 'fields': json.dumps(schemas, indent=1)}
+        shown = {'system': health['system'], 'known': _KNOWN, 'fields': json.dumps(schemas, indent=1)}
         escaped = {name: html.escape(text, quote=False) for name, text in shown.items()}
-        return HTMLResponse(_PAGE.format(**told | escaped))
+        return HTMLResponse(_PAGE.format(**health | escaped))
 
 # %% ../../nbs/04_retrieval/21_service.ipynb #3da5a406
 class NewDocument(pydantic.BaseModel, extra='forbid'):
@@ -451,19 +451,19 @@ def mcp_server(service: Service, seconds: float = 10.0):
         from mcp.types import ToolAnnotations
 
     @contextlib.contextmanager
-    def told():  # an error of the house as the answer of a tool
+    def as_tool_error():  # an error of the house as the answer of a tool
         try:
             yield
         except MedirError as error:
             raise ToolError(str(error)) from None
 
     async def search(query: str, k: int = 5, filters: dict[str, Any] | None = None) -> dict[str, list[dict]]:
-        with told():
+        with as_tool_error():
             question = Question(query=query, k=max(1, min(k, 50)), filters=filters, text=True)
             return {'results': [short_hit(hit) for hit in (await ask_service(service, question, seconds))['hits']]}
 
     async def fetch(id: str) -> dict[str, Any]:
-        with told():
+        with as_tool_error():
             return service.index.document(id)
 
     name = f'medir {service.folder.resolve().name}'
@@ -554,11 +554,11 @@ def serve(
         service = Service(folder, updates, device, room, threads, log)
         host, taken = listening.getsockname()[:2]  # 127.1 and LOCALHOST are loopback, too
         address = f'http://{f"[{host}]" if ":" in host else host}:{taken}'
-        told = service.health()
+        health = service.health()
         if not is_loopback(host) and not key:
             may = 'search and change it' if updates else 'search it'
             note(f'{host} is not loopback: whoever reaches this machine may {may}, unless ${KEY_VARIABLE} holds a key')
-        counts = f'{told["system"]}, {counted(told["documents"], "document")}, generation {told["generation"]}'
+        counts = f'{health["system"]}, {counted(health["documents"], "document")}, generation {health["generation"]}'
         print(f'{address}  {counts}; what it understands: {address}/docs; Ctrl-C ends it', flush=True)
         how = {'log_level': 'critical', 'access_log': False, 'server_header': False, 'ws': 'none'}
         app = web_app(service, is_loopback(host), seconds, mcp_server(service, seconds) if mcp else None)

@@ -66,8 +66,8 @@ def without_answers(rows: list[dict], answers: set[str], name: str = '') -> tupl
 # %% ../../nbs/09_study/06_adapting.ipynb #210b00ec
 def check_repeats(rows: list[dict], most: float, where) -> float:
     "Refuse queries of which too many say what an earlier one has said, case and spaces aside; the share."
-    said = {' '.join(row['text'].lower().split()) for row in rows}
-    share = 1 - len(said) / max(1, len(rows))
+    distinct = {' '.join(row['text'].lower().split()) for row in rows}
+    share = 1 - len(distinct) / max(1, len(rows))
     what = f'{share:.0%} of {len(rows):,} queries repeat an earlier one, more than {most:.0%}'
     check(share <= most, what, where, 'write them by a stronger model or more styles, or raise --most-repeats')
     return share
@@ -178,7 +178,7 @@ class Budget:
     measuring: float = 0.0  # seconds of encoding that the towers take afterwards; 0: not estimated
 
     @property
-    def said(self) -> str:
+    def summary(self) -> str:
         "The plan in words."
         seeds = f'{len(self.seeds)} seeds' if len(self.seeds) > 1 else 'one seed'
         planned = 2 * len(self.seeds) * self.steps * self.seconds_a_step / 60 + self.spent / 60
@@ -210,11 +210,11 @@ def kept_budget(path: Path, key: str, make: Callable[[], Budget]) -> Budget:
     known = read_json(path, {})
     if known.get('key') == key:
         budget = Budget(**(known['budget'] | {'seeds': tuple(known['budget']['seeds'])}))
-        note(f'the plan of before: {budget.said}')
+        note(f'the plan of before: {budget.summary}')
         return budget
     budget = make()
     write_json(path, {'key': key, 'budget': asdict(budget)})
-    note(budget.said)
+    note(budget.summary)
     return budget
 
 # %% ../../nbs/09_study/06_adapting.ipynb #0d11d025

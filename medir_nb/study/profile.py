@@ -147,12 +147,12 @@ _ADVISABLE = 0.1  # share of truncated documents
 _ROOM = 0.8  # of the limit: a title stands before each passage
 
 
-def advised_passages(reaches: list[TokenCoverage]) -> PassageSplitter | None:
+def advised_passages(coverages: list[TokenCoverage]) -> PassageSplitter | None:
     "Passages that fit the encoder with the least room; None where hardly a document is cut."
-    cut = [reach for reach in reaches if reach.limit and reach.truncated >= _ADVISABLE]
+    cut = [coverage for coverage in coverages if coverage.limit and coverage.truncated >= _ADVISABLE]
     if not cut:
         return None
-    words = min(_ROOM * reach.limit / max(1.0, reach.tokens_per_word) for reach in cut)
+    words = min(_ROOM * coverage.limit / max(1.0, coverage.tokens_per_word) for coverage in cut)
     size = max(10, int(words // 10) * 10)
     return PassageSplitter('tokens', size, size // 8)
 
@@ -165,37 +165,37 @@ def passages_of(rows: list[tuple[str, str]], windows: PassageSplitter, language:
 
 # %% ../../nbs/09_study/01_profile.ipynb #c0dc2236
 def encoding_seconds(
-    reach: TokenCoverage,
+    coverage: TokenCoverage,
     tokens_per_second: float,
     documents: int,
     in_passages: tuple[float, float] | None = None,  # of `passages_of`; None: they are encoded whole
 ) -> float:
     "What an encoder takes for all documents."
-    tokens = reach.mean_tokens
+    tokens = coverage.mean_tokens
     if in_passages:
-        tokens = in_passages[1] * reach.tokens_per_word + _SPECIAL * in_passages[0]
+        tokens = in_passages[1] * coverage.tokens_per_word + _SPECIAL * in_passages[0]
     return documents * tokens / tokens_per_second
 
 # %% ../../nbs/09_study/01_profile.ipynb #9864187b
 def candidates_table(
-    reaches: list[TokenCoverage],
-    paces: list[EncodingSpeed],
+    coverages: list[TokenCoverage],
+    timed: list[EncodingSpeed],
     documents: int,
     in_passages: tuple[float, float] | None = None,  # of `passages_of`
 ) -> pd.DataFrame:
     "A row an encoder: its limit, tokens of the documents, what is cut, and the time for all."
-    speeds, rows = {pace.model: pace.tokens_per_second for pace in paces}, []
-    for reach in reaches:
-        speed, row = speeds.get(reach.model), {'encoder': reach.model, 'limit': reach.limit}
-        row |= dict(zip(('median', '90 %', '99 %', 'most'), reach.tokens, strict=True))
-        row |= {'cut': f'{reach.truncated:.1%}', 'not read': f'{reach.unread:.1%}', 'documents/s': ''}
+    speeds, rows = {encoding.model: encoding.tokens_per_second for encoding in timed}, []
+    for coverage in coverages:
+        speed, row = speeds.get(coverage.model), {'encoder': coverage.model, 'limit': coverage.limit}
+        row |= dict(zip(('median', '90 %', '99 %', 'most'), coverage.tokens, strict=True))
+        row |= {'cut': f'{coverage.truncated:.1%}', 'not read': f'{coverage.unread:.1%}', 'documents/s': ''}
         if speed:
-            rate = speed / reach.mean_tokens
+            rate = speed / coverage.mean_tokens
             # two digits that count, also of a slow one
             row['documents/s'] = f'{rate:,.1f}' if rate >= 1 else f'{rate:.2g}'
         for name, cut in (('all, whole', None), ('all, in passages', in_passages)):
             if cut or name == 'all, whole':
-                row[name] = shown_time(encoding_seconds(reach, speed, documents, cut)) if speed else ''
+                row[name] = shown_time(encoding_seconds(coverage, speed, documents, cut)) if speed else ''
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -238,15 +238,15 @@ def _reading_lines(reading: SourceReport, language: str) -> list[str]:
     by_number = sorted(reading.languages.items(), key=lambda item: -item[1])
     shared = ', '.join(f'{n / reading.kept:.0%} {code}' for code, n in by_number if n >= 0.01 * reading.kept)
     half_have = f'{counted(reading.kept, "document")}; half have {half:,} words or fewer, 90 % {ninety:,}'
-    said = [
+    lines = [
         f'{half_have}, the longest {most:,} (a Chinese character counts as a word)',
         f'letters: {scripts}; languages: {shared}; read as {language_name(language)}',
     ]
     if reading.unreadable:
         first, unit = reading.unreadable[0], 'file is' if len(reading.unreadable) == 1 else 'files are'
         what = f'{len(reading.unreadable):,} {unit} not read, or not to the end: mend what is said below and look again'
-        said.append(f'{what} ({first["file"]}: {first.get("fix") or first["why"]})')
-    return said
+        lines.append(f'{what} ({first["file"]}: {first.get("fix") or first["why"]})')
+    return lines
 
 # %% ../../nbs/09_study/01_profile.ipynb #d12c5b41
 def _passages_line(found) -> str:
@@ -261,19 +261,19 @@ def _passages_line(found) -> str:
 # %% ../../nbs/09_study/01_profile.ipynb #df6605da
 def _time_lines(found) -> list[str]:
     "What the estimates of time hang on, and the encoders that nobody gets without naming them."
-    if not found.paces:
+    if not found.speeds:
         return []
-    slowest, first = max(found.paces, key=lambda part: part.wanting), found.paces[0]
+    slowest, first = max(found.speeds, key=lambda part: part.wanting), found.speeds[0]
     timed = f'{counted(first.timed_documents, "document")} on {first.machine}'
-    said = [f'times are estimates from {timed}; tokens are those of {counted(found.reaches[0].sampled, "document")}']
+    lines = [f'times are estimates from {timed}; tokens are those of {counted(found.coverages[0].sampled, "document")}']
     if is_busy(slowest.wanting):
         what = f'this machine was busy ({slowest.wanting:.1f} processes wanted a core), so the times are too long'
-        said.append(f'{what}: look again when it is quiet')
+        lines.append(f'{what}: look again when it is quiet')
     most, cut = found.study.settings.minutes, f' --passages {found.windows}' if found.windows else ''
     fix = f'look again with --minutes {math.ceil(sum(found.minutes.values()))}{cut}'
     _, too_long = within_minutes(list(found.minutes), found.minutes, most)
     left_out = {name: too_long_reason(minutes, most) for name, minutes in too_long.items()}
-    return said + [f'{name} is not compared unless it is named: {why}; {fix}' for name, why in left_out.items()]
+    return lines + [f'{name} is not compared unless it is named: {why}; {fix}' for name, why in left_out.items()]
 
 # %% ../../nbs/09_study/01_profile.ipynb #fb02c5ab
 def _with_thousands(table: pd.DataFrame) -> pd.DataFrame:
@@ -288,8 +288,8 @@ class CorpusProfile:
 
     study: StudyFolder
     reading: SourceReport
-    reaches: list  # `TokenCoverage`, one an encoder
-    paces: list  # `EncodingSpeed`, likewise
+    coverages: list  # `TokenCoverage`, one an encoder
+    speeds: list  # `EncodingSpeed`, likewise
     windows: PassageSplitter | None  # that the study searches by
     advised: PassageSplitter | None  # that are proposed
     in_passages: tuple | None  # passages, and their words, a document
@@ -299,7 +299,7 @@ class CorpusProfile:
     def minutes(self) -> dict[str, float]:
         "Encoder → what it takes for all documents, as the study searches them."
         cut, seconds = self.in_passages if self.windows else None, {}
-        for part, timed in zip(self.reaches, self.paces, strict=True):
+        for part, timed in zip(self.coverages, self.speeds, strict=True):
             seconds[part.model] = encoding_seconds(part, timed.tokens_per_second, self.reading.kept, cut)
         return {model: round(found / 60, 2) for model, found in seconds.items()}
 
@@ -307,7 +307,7 @@ class CorpusProfile:
         "Frames by heading, with their numbers as they are read: 2,000."
         found = {
             'documents': _counts_table(self.reading),
-            'encoders': candidates_table(self.reaches, self.paces, self.reading.kept, self.in_passages),
+            'encoders': candidates_table(self.coverages, self.speeds, self.reading.kept, self.in_passages),
             'may be personal data': pd.DataFrame(self.reading.personal_data),
         }
         return {name: _with_thousands(table) for name, table in found.items() if len(table)}
@@ -340,8 +340,8 @@ def _content(found: CorpusProfile) -> dict:
         **asdict(found.reading),
         'words': quantiles(found.reading.words),
         'language': found.study.settings.language,
-        'encoders': [asdict(part) for part in found.reaches],
-        'speeds': [asdict(part) for part in found.paces],
+        'encoders': [asdict(part) for part in found.coverages],
+        'speeds': [asdict(part) for part in found.speeds],
         'minutes': found.minutes,
         'passages': str(found.windows or 'none'),
         'passages_advised': str(found.advised or 'none'),
@@ -360,7 +360,7 @@ def lengths_data(found: CorpusProfile) -> pd.DataFrame:
     edges = np.unique(np.round(np.geomspace(1, max(2, words.max()), _BARS + 1)).astype(int))
     counts, _ = np.histogram(words, bins=np.append(edges[:-1], edges[-1] + 1))
     rows = [('bar', int(low), int(high), int(n), '') for low, high, n in zip(edges, edges[1:], counts, strict=False)]
-    for part in [part for part in found.reaches if part.limit]:
+    for part in [part for part in found.coverages if part.limit]:
         at = int(part.limit / max(part.tokens_per_word, 1e-9))
         rows.append(('limit', at, at, 0, f'{part.model}: {part.limit:,} tokens'))
     return pd.DataFrame(rows, columns=['kind', 'low', 'high', 'documents', 'name'])
@@ -371,8 +371,8 @@ def lengths_figure(csv):
     "Documents by length, and where encoders stop to read."
     frame = read_data(csv, ['kind', 'low', 'high', 'documents', 'name'])
     bars, limits = frame[frame.kind == 'bar'], frame[frame.kind == 'limit']
-    title, told = 'How long the documents are', 'right of a line: not read whole'
-    figure, (axes,) = panels(1, height=2.7, title=title, note=told, width=WIDTH * 0.75)
+    title, note = 'How long the documents are', 'right of a line: not read whole'
+    figure, (axes,) = panels(1, height=2.7, title=title, note=note, width=WIDTH * 0.75)
     axes.bar(bars.low, bars.documents, bars.high - bars.low, align='edge', color=BLUE, edgecolor='white', lw=0.5)
     axes.set_xscale('log')
     axes.xaxis.set_major_formatter(lambda value, _: f'{value:,.0f}')
@@ -439,7 +439,7 @@ def profile_corpus(
     home_folder=None,
 ) -> CorpusProfile:
     "What a collection of documents is, and the folder of its study."
-    said = None if passages == 'auto' else parse_windows(passages)
+    wanted = None if passages == 'auto' else parse_windows(passages)
     lang = lang and language_code(lang)
     for name in [name for name in candidates or () if not hub_name(name)]:
         encoder_spec(name)  # refuses what is none, with the nearest
@@ -453,14 +453,14 @@ def profile_corpus(
     language = lang or language_of(corpus, where=str(source))  # refuses one that nothing here knows
     rows, names = sampled_rows(corpus, _SAMPLE, _SEED), runnable_candidates(candidates, language)
     measured = [_measured(folder, name, rows, [of_corpus, name, __version__]) for name in names]
-    reaches, paces = [reads for reads, _ in measured], [timed for _, timed in measured]
-    advised = advised_passages(reaches)
-    windows = advised if passages == 'auto' else said
+    coverages, speeds = [reads for reads, _ in measured], [timed for _, timed in measured]
+    advised = advised_passages(coverages)
+    windows = advised if passages == 'auto' else wanted
     cut = passages_of(rows, windows or advised, language) if windows or advised else None
     settings = {'name': Path(source).resolve().name.removesuffix('.jsonl'), 'documents': str(source), 'seed': _SEED}
     settings |= {'language': language, 'passages': windows.mapping() if windows else {}, 'columns': columns or {}}
     study = StudyFolder.begin(folder, **settings, **({} if minutes is None else {'minutes': minutes}))
     note_step(study, 'look')
-    found = CorpusProfile(study, reading, reaches, paces, windows, advised, cut, _lost_labels(study, corpus))
+    found = CorpusProfile(study, reading, coverages, speeds, windows, advised, cut, _lost_labels(study, corpus))
     write_json(study.path('look.json'), found.as_dict())
     return found

@@ -122,10 +122,10 @@ def is_near_copy(text: str, others) -> bool:
 
 def repeats_itself(text: str) -> bool:
     "Whether a sentence of a query says again what stands before it, as a small model does."
-    said = [part for part in re.split('[.?!。？！]+', text) if normal_query(part)]
-    before = [' '.join(said[:place]) for place in range(len(said))]
-    copies = (is_near_copy(part, map(normal_query, said[:place])) for place, part in enumerate(said))
-    return any(copies) or any(shares_run(part, text) for part, text in zip(said, before, strict=True))
+    sentences = [part for part in re.split('[.?!。？！]+', text) if normal_query(part)]
+    before = [' '.join(sentences[:place]) for place in range(len(sentences))]
+    copies = (is_near_copy(part, map(normal_query, sentences[:place])) for place, part in enumerate(sentences))
+    return any(copies) or any(shares_run(part, text) for part, text in zip(sentences, before, strict=True))
 
 # %% ../../nbs/09_study/02_queries.ipynb #7324fdb0
 def query_fault(
@@ -226,21 +226,21 @@ def _groups(
 def _answers(documents: list[dict], styles: list, per_style: int, most_repeated: float, minutes: float, **asked):
     "`(document, style, number, text, faults)` of each answer, group by group."
     judged, method, took, began = {style: [] for style in styles}, 'study-query', [], time.perf_counter()
-    pace = 1e-9  # seconds a document in one style, of the last asked
+    seconds_each = 1e-9  # seconds a document in one style, of the last asked
     many, within = len(documents) * len(styles) * per_style, f' within {minutes:g} min' if minutes else ''
     with progress(total=many, desc=f'queries{within}', unit='query') as bar:
         for number_of_group, group in enumerate(_groups(documents, minutes, took)):
             for style in styles:
                 # how long a group takes is a guess where those before were on the cassette: here it is cut
                 started = time.perf_counter()
-                fit = int(max(0, 60 * minutes - (started - began)) / pace)
+                fit = int(max(0, 60 * minutes - (started - began)) / seconds_each)
                 part = group[:fit] if minutes and number_of_group else group
                 if not part:
                     return
                 how = PromptBatch(method=method, form=style, n=per_style, most_repeated=1, **asked)
                 answers = ask_about(part, lambda row: {'document': row['doc']}, how)
                 took.append(time.perf_counter() - started)
-                pace = max(1e-9, took[-1] / len(part))
+                seconds_each = max(1e-9, took[-1] / len(part))
                 bar.update(len(part) * per_style)
                 judged[style] += [answer for of_document in answers for answer in of_document]
                 refuse_repeats(judged[style], per_style, most_repeated, asked['model'], f'{method} ({style})')
@@ -346,15 +346,15 @@ def _call_words(call: dict) -> str:
     "A call in a line."
     if 'log' in call:
         return f'log {call["log"]}: {", ".join(f"{n:,} {what}" for what, n in call["counts"].items())}'
-    met = sum(map(Counter, call['faults'].values()), Counter())
-    asked, usable = met.total(), met.pop('usable', 0)
-    dropped = ', '.join(f'{n:,} {what}' for what, n in met.most_common()) or 'none'
+    faults = sum(map(Counter, call['faults'].values()), Counter())
+    asked, usable = faults.total(), faults.pop('usable', 0)
+    dropped = ', '.join(f'{n:,} {what}' for what, n in faults.most_common()) or 'none'
     trip = f'{call["found"]:,} of {usable:,} found their document ({call["found"] / max(1, usable):.0%}'
     trip += f', first {call["first"]} by {call["retriever"]}'
     trip += f'; {call["unspecific"]:,} more fit other documents as well)' if call.get('unspecific') else ')'
-    said = f'{call["model"]}: {asked:,} asked for; dropped: {dropped}; {trip}; {call["added"]:,} added'
+    counts = f'{call["model"]}: {asked:,} asked for; dropped: {dropped}; {trip}; {call["added"]:,} added'
     left = f'{counted(call.get("left", 0), "document")} were left when the minutes were used: the same line goes on'
-    return f'{said}; {left}' if call.get('left') else said
+    return f'{counts}; {left}' if call.get('left') else counts
 
 # %% ../../nbs/09_study/02_queries.ipynb #34149d4a
 _LEAKAGE = (

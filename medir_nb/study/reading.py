@@ -65,17 +65,17 @@ def personal_data_lines(languages: dict) -> list[str]:
     "What was looked for in documents of `languages` (code → documents), and in which of them too little."
     rules, checked = _personal_rules().values(), checked_languages()
     anywhere = ', '.join(row['title'] for row in rules if not row.get('languages'))
-    said = [f'personal data, in any language: {anywhere}']
+    lines = [f'personal data, in any language: {anywhere}']
     for code in sorted(checked & set(languages)):
         own = ', '.join(row['title'] for row in rules if code in row.get('languages', []))
-        said.append(f'personal data, in {language_name(code)}: {own}; a name without a keyword is not found')
+        lines.append(f'personal data, in {language_name(code)}: {own}; a name without a keyword is not found')
     names = {code: 'an uncertain language' if code == _UNCERTAIN else language_name(code) for code in languages}
     unchecked = {code: n for code, n in languages.items() if code not in checked}
     if unchecked:
         of_which = ', '.join(f'{counted(n, "document")} in {names[code]}' for code, n in unchecked.items())
         what = f'names, dates of birth and numbers of records are not looked for in {of_which}'
-        said.append(f'{what}: no find is no all-clear')
-    return said
+        lines.append(f'{what}: no find is no all-clear')
+    return lines
 
 # %% ../../nbs/09_study/00_reading.ipynb #fcacd337
 class PersonalData:
@@ -364,16 +364,16 @@ def documents_task(
     "Raw documents as a task to search in, and what was met; what is left out is said."
     with tempfile.TemporaryDirectory(prefix='medir-') as folder:
         corpus_file = Path(folder) / 'corpus.jsonl'
-        met = write_documents(Path(source).resolve(), corpus_file, below, columns)
+        reading = write_documents(Path(source).resolve(), corpus_file, below, columns)
         try:
             corpus = cached_table(corpus_file, Corpus)
             task = corpus_task(corpus, lang or language_of(corpus, where=source))
         except MedirError as fault:
             raise MedirError(fault.what, source, fault.fix) from None  # not the file that is thrown away
-    said = skipped_lines(met)
-    for line in said[:_MOST_LINES]:
+    lines = skipped_lines(reading)
+    for line in lines[:_MOST_LINES]:
         note(line)
-    if len(said) > _MOST_LINES:
-        more = counted(len(said) - _MOST_LINES, 'more line')
+    if len(lines) > _MOST_LINES:
+        more = counted(len(lines) - _MOST_LINES, 'more line')
         note(f'{more} of this kind: medir study look {typed(source)} tells all')
-    return replace(task, name=Path(source).resolve().name, source=str(source)), met
+    return replace(task, name=Path(source).resolve().name, source=str(source)), reading

@@ -89,12 +89,12 @@ def labels_section(study: StudyFolder) -> dict:
     votes = read_votes(study)
     people, disputed = set(votes.annotator) - {ADJUDICATED}, decisions(votes).query('how == "conflict"').query_id
     by = f', by {counted(len(people), "person", "people")}' if people else ''
-    said = [f'Judged: {counted(len(counts), "pair")} of {counted(counts.query_id.nunique(), *_QUERIES)}{by}.']
+    lines = [f'Judged: {counted(len(counts), "pair")} of {counted(counts.query_id.nunique(), *_QUERIES)}{by}.']
     others = len(set(qrels.query_id) - set(counts.query_id) - set(disputed))
     left_out = {'for which nothing was relevant': others, 'on which people differ': disputed.nunique()}
-    said += [f'Left out: {counted(n, *_QUERIES)} {what}.' for what, n in left_out.items() if n]
+    lines += [f'Left out: {counted(n, *_QUERIES)} {what}.' for what, n in left_out.items() if n]
     grades = counts.relevance.value_counts().sort_index(ascending=False)
-    return section('Labels', said, [{'grade': str(grade), 'pairs': int(n)} for grade, n in grades.items()])
+    return section('Labels', lines, [{'grade': str(grade), 'pairs': int(n)} for grade, n in grades.items()])
 
 # %% ../../nbs/09_study/07_report.ipynb #9375b644
 def verdict_sections(study: StudyFolder) -> list[dict]:

@@ -113,8 +113,8 @@ def verdict_figure(csv):
     from matplotlib.ticker import LogFormatter
 
     frame = read_data(csv, ['system', 'kind', 'value', 'low', 'high', 'query_ms', 'choice'])
-    title, told = 'Quality against waiting', 'orange: the choice; lines: 95 % interval over queries'
-    figure, (axes,) = panels(1, height=3.8, title=title, note=told, width=WIDTH * 0.8)
+    title, note = 'Quality against waiting', 'orange: the choice; lines: 95 % interval over queries'
+    figure, (axes,) = panels(1, height=3.8, title=title, note=note, width=WIDTH * 0.8)
     for row in frame.itertuples():
         colour = ORANGE if row.choice else BLUE if row.kind in _OF_MODELS else GREY
         axes.plot([row.query_ms] * 2, [row.low, row.high], color=colour, lw=1.6, alpha=0.6)

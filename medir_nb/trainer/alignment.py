@@ -107,7 +107,7 @@ class TowerMonitor:
     temperature: float
     limits: TowerMonitorSettings = TowerMonitorSettings()
     start: dict = field(default_factory=dict)  # role → vectors before the first step
-    told: set = field(default_factory=set)  # towers whose collapse was told
+    warned: set = field(default_factory=set)  # towers whose collapse was said
 
     def begin(self, model):
         "Keep the vectors of the start."
@@ -128,8 +128,8 @@ class TowerMonitor:
             spread = spread_of(now[role])
             numbers |= {f'{name}_{role}': value for name, value in spread.items()}
             what = collapse_of(spread, spread_of(self.start[role]), self.limits)
-            if what and role not in self.told:
-                self.told.add(role)
+            if what and role not in self.warned:
+                self.warned.add(role)
                 note(f'{where}: the {role} tower has collapsed by step {step}: {what}')
         return {name: round(value, 5) for name, value in numbers.items()}
 
@@ -348,8 +348,10 @@ def _build(config: AlignmentSettings, rows: TowerRows, pairs, arguments: dict):
     length = vector_length(modules_of_role(model, 'document'))
     spec = pair_spec(rows.query, rows.document, config.output, length, pair_similarity(model))
     tokenizers = {role: modules_of_role(model, role)[0].tokenizer for role in ROLES}
-    told = spec.default_instruction if config.instruction is None else config.instruction
-    batches = TowerBatches(pairs, Encoder(plain_spec(config, spec)), tokenizers, told, False, config.mask_positives)
+    instruction = spec.default_instruction if config.instruction is None else config.instruction
+    batches = TowerBatches(
+        pairs, Encoder(plain_spec(config, spec)), tokenizers, instruction, False, config.mask_positives
+    )
     mirrored = is_mirrored(config, pairs)
     batches.mirrored = mirrored
     panel = _panel(config, pairs, batches, model, arguments.device)
@@ -370,8 +372,8 @@ def _save(config: AlignmentSettings, rows: TowerRows, trainer, folder: Path) -> 
     if trainer.adapters:
         save_adapters(trainer.adapters, folder / 'adapter')
         merge_adapters(trainer.adapters)
-    told = spec.default_instruction if config.instruction is None else config.instruction
-    model.prompts = Encoder(plain_spec(config, spec)).prompts(told)
+    instruction = spec.default_instruction if config.instruction is None else config.instruction
+    model.prompts = Encoder(plain_spec(config, spec)).prompts(instruction)
     if config.distance == 'scores' and config.distance_weight:
         model = query_side(model)
     save_modules(model, folder)
@@ -380,7 +382,7 @@ def _save(config: AlignmentSettings, rows: TowerRows, trainer, folder: Path) -> 
         for role, row in (('query', rows.query), ('document', rows.document))
     }
     asked = '{instruction}' in spec.query_template
-    return {'spec': trained_row(spec, recorded_fields(spec, asked)), 'towers': towers, 'instruction': told}
+    return {'spec': trained_row(spec, recorded_fields(spec, asked)), 'towers': towers, 'instruction': instruction}
 
 # %% ../../nbs/05_trainer/23_alignment.ipynb #f587302e
 def tower_recipe(config: AlignmentSettings) -> Recipe:

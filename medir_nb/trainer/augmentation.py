@@ -45,13 +45,13 @@ def augment(
     known = {name: rule for name, rule in perturbations(language).items() if rule.must == 'stay'}
     for name in kinds:
         check(name in known, f'no kind {name!r} under which a question stays the same', language, nearest(name, known))
-    rules, rows, more, met = [half_of(known[name], half) for name in kinds or known], list(rows), [], Counter()
+    rules, rows, more, counts = [half_of(known[name], half) for name in kinds or known], list(rows), [], Counter()
     for row in rows:
         more.append(row)
         text = row['query']
         for rule in draw_of(seed, '', text).sample(rules, len(rules)):
             if other := rule(text, seed):
                 more.append({**row, 'query': other})
-                met[f'asked again: {rule.name}'] += 1
+                counts[f'asked again: {rule.name}'] += 1
                 break
-    return mined_rows('augmented rows', rows, more, met)
+    return mined_rows('augmented rows', rows, more, counts)

@@ -122,8 +122,8 @@ class Contamination:
         return ranked.groupby('test set', sort=False).head(n).reset_index(drop=True)
 
     def __repr__(self):
-        met = self.table()
-        return f'Contamination({len(self.hits):,} of {met.queries.sum():,} test queries in {len(met)} test sets)'
+        table = self.table()
+        return f'Contamination({len(self.hits):,} of {table.queries.sum():,} test queries in {len(table)} test sets)'
 
 # %% ../../nbs/05_trainer/05_contamination_check.ipynb #da394bb4
 def contamination(
@@ -157,11 +157,11 @@ def without_test_queries(
     shortest: int = 3,  # words of a test query that may overlap
 ) -> Mined:
     "Those rows whose query is no test query, and overlaps with none."
-    rows, kept, met = list(rows), [], Counter()
+    rows, kept, counts = list(rows), [], Counter()
     index = QueryIndex(load_test_queries(tasks)[0], n, threshold, shortest)
     for row in rows:
         close = {index.queries[i][0] for i in index.close(row['query'])}
-        met.update(f'too close to {name}' for name in sorted(close))
+        counts.update(f'too close to {name}' for name in sorted(close))
         if not close:
             kept.append(row)
-    return mined_rows('rows without test queries', rows, kept, met)
+    return mined_rows('rows without test queries', rows, kept, counts)

@@ -181,8 +181,8 @@ def diversify(
     vectors = text_vectors([row[field] for row in rows], retriever, side, **options)
     entered = diverse_vectors(vectors, Limits(**asdict(TABLE_10[side]) | own), seeds, order, seed)
     kept = [rows[position] for position in np.sort(entered)]
-    met = Counter({'empty': len(all_rows) - len(rows), 'said already': len(rows) - len(kept)})
-    return mined_rows('diversity', all_rows, kept, met)
+    counts = Counter({'empty': len(all_rows) - len(rows), 'said already': len(rows) - len(kept)})
+    return mined_rows('diversity', all_rows, kept, counts)
 
 # %% ../../nbs/05_trainer/07_curation.ipynb #ffe15cd8
 @step('id', 'text|doc')
@@ -194,9 +194,9 @@ def wash(
     "The rows, washed and anonymised by rules (MAR Figure 3)."
     rows, washing = list(rows), Washing(rules, tuple(languages))
     washed = list(washed_rows(rows, washing))
-    met = {'empty after washing': washing.counts['empty after washing']}
-    met |= {f'texts changed by {name}': n for name, n in washing.texts.items()}
-    return mined_rows('washing', rows, washed, met)
+    counts = {'empty after washing': washing.counts['empty after washing']}
+    counts |= {f'texts changed by {name}': n for name, n in washing.texts.items()}
+    return mined_rows('washing', rows, washed, counts)
 
 # %% ../../nbs/05_trainer/07_curation.ipynb #79ad3165
 Candidate = namedtuple('Candidate', 'query_id query doc_id document')
@@ -335,20 +335,20 @@ def curate(
     **options,  # language, dtype, device
 ) -> Mined:
     "`{id, query, pos, neg, instruction, source}` of what a judge says of a system's best (MAR section 4.1)."
-    queries, lists, met, rows = list(queries), lists or Lists(), Counter(), []
+    queries, lists, counts, rows = list(queries), lists or Lists(), Counter(), []
     found = retrieved_candidates(queries, documents, system, top, **options)
-    judged = judged_lists(found, judge, scale, met)
+    judged = judged_lists(found, judge, scale, counts)
     for query, (positives, negatives) in zip(queries, judged, strict=True):
         drawn = lists.drawn(query['text'], positives, negatives)
-        met['queries without a positive'] += not drawn
-        met['with fewer negatives than asked'] += sum(len(neg) < lists.negatives for _, neg in drawn)
+        counts['queries without a positive'] += not drawn
+        counts['with fewer negatives than asked'] += sum(len(neg) < lists.negatives for _, neg in drawn)
         under = {'instruction': query.get('instruction') or instruction, 'source': source}
         for number, both in enumerate(drawn):
             pos, neg = ([candidate.document for candidate in some] for some in both)
             row_id = f'{source}/{query["id"]}' + (f'#{number}' if number else '')
             rows.append({'id': row_id, 'query': query['text'], 'pos': pos, 'neg': neg, **under})
-    met['pairs judged'] = sum(map(len, found))
-    return mined_rows('curation', queries, rows, met)
+    counts['pairs judged'] = sum(map(len, found))
+    return mined_rows('curation', queries, rows, counts)
 
 # %% ../../nbs/05_trainer/07_curation.ipynb #0db6333c
 def rows_place(name: str) -> Path:

@@ -170,7 +170,7 @@ def _save(config: EncoderSettings, base: EncoderSpec, asked: bool, trainer, fold
         'spec': trained_row(base, recorded_fields(base, asked)),
         **base_of(base),
         'instruction': config.instruction,
-        **({'learned': trainer.loss.told()} if learns else {}),
+        **({'learned': trainer.loss.logged()} if learns else {}),
     }
 
 # %% ../../nbs/05_trainer/15_encoders.ipynb #326900e1

@@ -73,8 +73,8 @@ def best_answer(query: str, answers: dict | str) -> Converted:
 @rule('labelled-pair')
 def labelled_pair(first: str, second: str, label: str) -> Converted | None:
     "The first sentence is the query; the second a positive where they are the `same`, a negative where `different`."
-    said = {'same': Converted(first, [second], []), 'different': Converted(first, [], [second])}
-    return said.get(label)
+    converted = {'same': Converted(first, [second], []), 'different': Converted(first, [], [second])}
+    return converted.get(label)
 
 # %% ../../nbs/05_trainer/04_labelled_sets.ipynb #0d04596c
 @rule('triple')
@@ -97,14 +97,14 @@ def passages(query: str, positives: list, negatives: list) -> Converted:
 def dialogue(turns: list | dict) -> Converted:
     "The patient's first words are the query, the doctor's first answer the positive."
     if isinstance(turns, dict):
-        said = list(zip(turns['speaker'], turns['utterance'], strict=True))
+        turns_said = list(zip(turns['speaker'], turns['utterance'], strict=True))
     elif turns and isinstance(turns[0], dict):
-        said = [(turn['speaker'], turn['utterance']) for turn in turns]
+        turns_said = [(turn['speaker'], turn['utterance']) for turn in turns]
     else:
-        said = [turn.partition(':')[::2] for turn in turns or ()]
-    of_patient = itertools.takewhile(lambda turn: str(turn[0]).strip().lower() in ('patient', '0'), said)
+        turns_said = [turn.partition(':')[::2] for turn in turns or ()]
+    of_patient = itertools.takewhile(lambda turn: str(turn[0]).strip().lower() in ('patient', '0'), turns_said)
     asked = [text.strip() for _, text in of_patient]
-    return Converted(' '.join(asked), [text.strip() for _, text in said[len(asked) : len(asked) + 1]], [])
+    return Converted(' '.join(asked), [text.strip() for _, text in turns_said[len(asked) : len(asked) + 1]], [])
 
 # %% ../../nbs/05_trainer/04_labelled_sets.ipynb #70a07c65
 _ASKED = re.compile(r'\A(.+?)(?:\.?\n|\. )Query: (.+)\Z', re.DOTALL)
@@ -333,19 +333,19 @@ class ByQuery:
         self.most, self.negatives, self.seed, self.by_line = most, negatives, seed, by_line
         self.rows, self.counts, self._largest = {}, Counter(), []
 
-    def add(self, line_id: str, said: Converted):
+    def add(self, line_id: str, line: Converted):
         "Put one line to the others of its query."
-        key = line_id if self.by_line else said.query
+        key = line_id if self.by_line else line.query
         if key not in self.rows:
             if not self._is_drawn(key):
                 self.counts['lines not sampled'] += 1
                 return
-            new = {'id': line_id, 'query': said.query, 'pos': [], 'neg': [], 'lines': 0}
-            self.rows[key] = new | {'instruction': said.instruction}
+            new = {'id': line_id, 'query': line.query, 'pos': [], 'neg': [], 'lines': 0}
+            self.rows[key] = new | {'instruction': line.instruction}
         row = self.rows[key]
         row['lines'] += 1
-        row['pos'] += [text for text in dict.fromkeys(said.pos) if text not in row['pos']]
-        unseen = [text for text in dict.fromkeys(said.neg) if text not in row['neg']]
+        row['pos'] += [text for text in dict.fromkeys(line.pos) if text not in row['pos']]
+        unseen = [text for text in dict.fromkeys(line.neg) if text not in row['neg']]
         row['neg'] += unseen[: max(0, self.negatives - len(row['neg']))]
 
     def _is_drawn(self, key: str) -> bool:
@@ -362,28 +362,28 @@ class ByQuery:
         return True
 
 # %% ../../nbs/05_trainer/04_labelled_sets.ipynb #ed301529
-def _stands_under(name: str, row: TuningRow, own: str, met: Counter) -> dict:
+def _stands_under(name: str, row: TuningRow, own: str, counts: Counter) -> dict:
     "Instruction and source of a row; a line that brought its own instruction is of the sets that stand under it."
     if not row.by_line:
         return {'instruction': row.instruction, 'source': name}
     if not own:
-        met['without an instruction of their own'] += 1
+        counts['without an instruction of their own'] += 1
         return {'instruction': row.instruction, 'source': f'{name}/'}
     return {'instruction': own, 'source': f'{name}/{"+".join(sets_under(own)) or "synthetic"}'}
 
 
-def _finished(name: str, row: TuningRow, gathered: ByQuery, met: Counter) -> list[dict]:
+def _finished(name: str, row: TuningRow, gathered: ByQuery, counts: Counter) -> list[dict]:
     "Rows of a training, with instruction and source."
     finished = []
-    for said in gathered.rows.values():
-        negatives = [text for text in said['neg'] if text not in said['pos']]
-        met['negatives that are positives too'] += len(said['neg']) - len(negatives)
-        met['lines put to an earlier one of their query'] += said['lines'] - 1
-        met['queries without a positive'] += not said['pos']
-        if said['pos']:
-            texts = {'query': said['query'], 'pos': said['pos'], 'neg': negatives}
-            under = _stands_under(name, row, said['instruction'].strip(), met)
-            finished.append({'id': f'{name}/{said["id"]}', **texts, **under})
+    for gathered_row in gathered.rows.values():
+        negatives = [text for text in gathered_row['neg'] if text not in gathered_row['pos']]
+        counts['negatives that are positives too'] += len(gathered_row['neg']) - len(negatives)
+        counts['lines put to an earlier one of their query'] += gathered_row['lines'] - 1
+        counts['queries without a positive'] += not gathered_row['pos']
+        if gathered_row['pos']:
+            texts = {'query': gathered_row['query'], 'pos': gathered_row['pos'], 'neg': negatives}
+            under = _stands_under(name, row, gathered_row['instruction'].strip(), counts)
+            finished.append({'id': f'{name}/{gathered_row["id"]}', **texts, **under})
     return finished
 
 # %% ../../nbs/05_trainer/04_labelled_sets.ipynb #0cfca4e6
@@ -407,7 +407,7 @@ class _LabelledSet:
     task: Task | None = None
     place: Path | None = None
 
-    def said(self):
+    def converted(self):
         "`(id, what it says, or why it says nothing)` of every line or judged query."
         if self.task:
             yield from judged_queries(self.task)
@@ -469,14 +469,14 @@ def load_labelled(
     "`{id, query, pos, neg, instruction, source}` of a labelled set, one row a query; what is left out is counted."
     found = _found_set(source, path, split)
     most = limit or (found.row.printed if found.row.sampled else 0)
-    gathered, met, lines = ByQuery(most, negatives, seed, found.row.by_line), Counter(), 0
-    for line_id, said in progress(found.said(), desc=source, unit='line'):
+    gathered, counts, lines = ByQuery(most, negatives, seed, found.row.by_line), Counter(), 0
+    for line_id, converted in progress(found.converted(), desc=source, unit='line'):
         lines += 1
-        if isinstance(said, str):
-            met[said] += 1
+        if isinstance(converted, str):
+            counts[converted] += 1
         else:
-            gathered.add(line_id, said)
-    return mined_rows(source, range(lines), _finished(source, found.row, gathered, met), met + gathered.counts)
+            gathered.add(line_id, converted)
+    return mined_rows(source, range(lines), _finished(source, found.row, gathered, counts), counts + gathered.counts)
 
 # %% ../../nbs/05_trainer/04_labelled_sets.ipynb #6c2b94ac
 class Searched(NamedTuple):
@@ -489,8 +489,8 @@ class Searched(NamedTuple):
 def _passages_of_lines(found: _LabelledSet):
     "Each passage of the lines once, as a record of a corpus."
     seen = set()
-    for _, said in progress(found.said(), desc=f'{found.name}: passages', unit='line'):
-        for text in () if isinstance(said, str) else (*said.pos, *said.neg):
+    for _, converted in progress(found.converted(), desc=f'{found.name}: passages', unit='line'):
+        for text in () if isinstance(converted, str) else (*converted.pos, *converted.neg):
             if (mark := text_mark(text)) not in seen:
                 seen.add(mark)
                 yield f'd{len(seen):08d}', '', text, found.name
@@ -522,7 +522,7 @@ def load_sets(
     "The rows of several labelled sets, one after the other; counts by set and reason."
     for name, times in Counter(names).items():
         check(times == 1, f'{name!r} stands {times} times in the list', 'tuning sets', 'name each set once')
-    every, met = [], Counter()
+    every, counts = [], Counter()
     for name in names:
         try:
             mined = load_labelled(name, (paths or {}).get(name, ''), '', limit, seed=seed)
@@ -530,8 +530,8 @@ def load_sets(
             if not leave_out or name not in registry('tuning'):
                 raise
             note(f'{e}; the set is left out')
-            met[f'{name}: not at hand'] = 1
+            counts[f'{name}: not at hand'] = 1
             continue
         every += mined.rows
-        met |= {f'{name}: {what}': n for what, n in mined.stats.items()}
-    return mined_rows('labelled sets', names, every, met)
+        counts |= {f'{name}: {what}': n for what, n in mined.stats.items()}
+    return mined_rows('labelled sets', names, every, counts)

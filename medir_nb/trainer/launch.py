@@ -91,9 +91,9 @@ def is_launched() -> bool:
 def rank_on_ray(orders: dict):
     "Be one process of a world that Ray has brought together."
     os.environ |= orders['settings'] | {LAUNCHER: 'ray'}
-    said = Path(orders['folder'], 'said', 'ray', 'attempt_0', os.environ['RANK'], 'stderr.log')
-    said.parent.mkdir(parents=True, exist_ok=True)
-    with open(said, 'a', encoding='utf-8', buffering=1) as file, contextlib.redirect_stderr(file):
+    log = Path(orders['folder'], 'said', 'ray', 'attempt_0', os.environ['RANK'], 'stderr.log')
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with open(log, 'a', encoding='utf-8', buffering=1) as file, contextlib.redirect_stderr(file):
         try:
             train(Path(orders['folder'], 'settings.yaml'))
         except MedirError as error:
@@ -136,8 +136,8 @@ def _start_command(processes: int, folder: Path) -> list[str]:
 def _launcher(processes: int, folder: Path, environment: dict):
     "The process that starts the others; they are gone when the block ends."
     command = [sys.executable, '-c', *_start_command(processes, folder)]
-    with open(folder / 'launcher.txt', 'wb') as said:
-        how = {'stdout': said, 'stderr': said, 'env': environment, 'start_new_session': True}
+    with open(folder / 'launcher.txt', 'wb') as log:
+        how = {'stdout': log, 'stderr': log, 'env': environment, 'start_new_session': True}
         launcher = subprocess.Popen(command, stdin=subprocess.DEVNULL, **how)
     try:
         yield launcher

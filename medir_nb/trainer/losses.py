@@ -200,7 +200,7 @@ class _Contrast(torch.nn.Module):
 
         return matryoshka_loss(loss, queries, documents, sizes, self.similarity, self.normalise)
 
-    def told(self) -> dict:
+    def logged(self) -> dict:
         "What the log of a training says of the loss."
         return {'temperature': float(self.temperature)} if self.learns else {}
 
@@ -407,7 +407,7 @@ class _TowerAlignment(torch.nn.Module):
         self.parts = {name: float(mean_over_processes(part.detach())) for name, part in parts.items()}
         return parts
 
-    def told(self) -> dict:
+    def logged(self) -> dict:
         "What the log of a training says of the loss: its parts."
         return {f'loss_{name}': round(value, 6) for name, value in self.parts.items()}
 
@@ -626,8 +626,8 @@ class RetroMAE(torch.nn.Module):
             self.losses.append((encoder_loss.detach(), decoder_loss.detach()))
         return {'loss': encoder_loss + self.decoder_weight * decoder_loss}
 
-    def told(self):
-        "The means of both losses since they were last told."
+    def logged(self):
+        "The means of both losses since they were last logged."
         own = torch.stack([torch.stack(pair) for pair in self.losses]).mean(0)
         seen, self.losses = mean_over_processes(own).tolist(), []
         return dict(zip(('encoder_loss', 'decoder_loss'), seen, strict=True))

@@ -89,15 +89,15 @@ def without_answers(rows: list[dict]) -> tuple[list[dict], int]:
     return kept, sum(map(len, (row['neg'] for row in rows))) - sum(map(len, (row['neg'] for row in kept)))
 
 # %% ../../nbs/05_trainer/00_mined_rows.ipynb #054be7ee
-def mined_rows(step: str, before, rows: list, met: dict) -> Mined:
+def mined_rows(step: str, before, rows: list, counts: dict) -> Mined:
     "The rows of a step with their counts; an error where none is left."
     if not rows:
-        reasons = ', '.join(f'{n:,} {what}' for what, n in met.items())
+        reasons = ', '.join(f'{n:,} {what}' for what, n in counts.items())
         what = f'no row is left of {len(before):,} ({reasons})'
         raise MedirError(what, f'mining {step}', 'choose a stronger model, or look at its answers')
     rows, answering = without_answers(rows)
-    met = {**met, 'negatives that answer their query in another row': answering}
-    return Mined(step, rows, {'kept': len(rows), **{what: n for what, n in met.items() if n}})
+    counts = {**counts, 'negatives that answer their query in another row': answering}
+    return Mined(step, rows, {'kept': len(rows), **{what: n for what, n in counts.items() if n}})
 
 # %% ../../nbs/05_trainer/00_mined_rows.ipynb #d34f6ed2
 ENCODING = {'dtype': None, 'device': None}  # what a step that encodes hands on, with the defaults
@@ -218,19 +218,19 @@ def text_mark(text: str) -> int:
     return xxhash.xxh3_64_intdigest(text.encode('utf-8', 'surrogatepass'))
 
 
-def _usable_rows(source: str, answers: set, met: Counter):
+def _usable_rows(source: str, answers: set, counts: Counter):
     "The documents that are left in, in their order; what is read, and why others are not, is counted."
     seen = set()
     for row in _document_rows(source):
-        met['read'] += 1
+        counts['read'] += 1
         text = compared_text(row['doc'])
         mark = text_mark(text)
         if not text:
-            met['empty'] += 1
+            counts['empty'] += 1
         elif mark in seen:
-            met['repeated'] += 1
+            counts['repeated'] += 1
         elif text in answers:
-            met['relevant to an evaluation query'] += 1
+            counts['relevant to an evaluation query'] += 1
         else:
             seen.add(mark)
             yield row
@@ -245,7 +245,7 @@ def load_documents(
 ) -> Mined:
     """`{id, doc}` rows of a corpus of the registries, a JSON-lines file or folder, or `TASK[:SPLIT]`; a seeded sample
     of `limit`. Documents relevant to a query of the tasks `without` are left out."""
-    published, met = registry('corpora').get(source, {}), Counter()
+    published, counts = registry('corpora').get(source, {}), Counter()
     answers = set()  # of the tasks; white space and capitals aside
     for task in map(load_task, expand_tasks(without)[0]):
         if task.kind == 'pairs':
@@ -257,14 +257,14 @@ def load_documents(
     if limit:
         usable = sum(1 for _ in _usable_rows(source, answers, Counter()))
         chosen = set(random.Random(seed).sample(range(usable), limit)) if limit < usable else None
-    numbered = enumerate(_usable_rows(source, answers, met))
+    numbered = enumerate(_usable_rows(source, answers, counts))
     rows = [row for number, row in numbered if chosen is None or number in chosen]
-    read = met.pop('read', 0)
+    read = counts.pop('read', 0)
     if published.get('git') and read != published['documents']:
         note(f'{source} holds {read:,} documents where the registry has {published["documents"]:,}')
     check(rows, 'no document is left', source, 'name another corpus')
-    met['not sampled'] = max(usable, len(rows)) - len(rows)
-    return mined_rows('documents', range(read), rows, met)
+    counts['not sampled'] = max(usable, len(rows)) - len(rows)
+    return mined_rows('documents', range(read), rows, counts)
 
 # %% ../../nbs/05_trainer/00_mined_rows.ipynb #56400c2d
 def steps_help() -> str:

@@ -94,16 +94,16 @@ def select(
     """The candidate with which `retriever` ranks the row's own document best: `{id, text, rerank_id: [[candidate, rank,
     score]], target_id, top_rewrite_query, doc}` (AutoMIR section 3.3)."""
     check(unretrieved in {'keep', 'drop'}, f'unretrieved={unretrieved!r} does not fit', 'select', 'write keep or drop')
-    rows, selected, met = list(rows), [], Counter()
+    rows, selected, counts = list(rows), [], Counter()
     by_row = _ranked_candidates(rows, retriever, depth, fusion, language, options)
     for row, ranked in zip(rows, by_row, strict=True):
         best, best_rank, _ = min(ranked, key=lambda candidate: candidate[1])
-        met['found by none of its candidates'] += best_rank == depth
-        met['ranked first'] += best_rank == 0
+        counts['found by none of its candidates'] += best_rank == depth
+        counts['ranked first'] += best_rank == 0
         if best_rank < depth or unretrieved == 'keep':
             texts = {'rerank_id': ranked, 'target_id': best, 'top_rewrite_query': row['rewrite_queries'][best]}
             selected.append({'id': row['id'], 'text': row['text'], **texts, 'doc': row['doc']})
-    return mined_rows('selection', rows, selected, met)
+    return mined_rows('selection', rows, selected, counts)
 
 # %% ../../nbs/05_trainer/02_negative_mining.ipynb #0cb62dd1
 @step('id', 'text', 'doc')
@@ -125,8 +125,8 @@ def hypothesize(
         for row, texts in zip(rows, expanded.texts, strict=True)
     ]
     without = sum(not row['rewrite_query'] for row in guessed)
-    met = Counter(expanded.faults) + Counter({'queries without one': without})
-    return mined_rows('hypothetical documents', rows, guessed, met)
+    counts = Counter(expanded.faults) + Counter({'queries without one': without})
+    return mined_rows('hypothetical documents', rows, guessed, counts)
 
 # %% ../../nbs/05_trainer/02_negative_mining.ipynb #cdcb2d60
 def _ranked_ids(run: pd.DataFrame, window: tuple) -> dict[str, list[str]]:
@@ -181,15 +181,15 @@ def hard_negatives(
     task, guesses = texts_task(rows, language), [row.get('rewrite_query', '') for row in rows]
     texts = [[guess] if guess else [] for guess in guesses] if query == 'mean' else None
     ranked = _ranked_ids(rank_texts(retriever, task, window[1], texts, **options), window)
-    corpus, pairs, met = task.corpus.texts(), [], Counter()
+    corpus, pairs, counts = task.corpus.texts(), [], Counter()
     text_of = dict(zip(task.corpus.ids, corpus, strict=True))
     answers = answers_by_query({'query': row['text'], 'pos': [row['doc']]} for row in rows)
     for i, (row, guess) in enumerate(zip(rows, guesses, strict=True)):
         in_window = [text_of[doc_id] for doc_id in ranked.get(str(i), [])]
-        negatives, met_here = _row_negatives(row, answers[compared_text(row['text'])], in_window, n, corpus, seed)
-        met.update(met_here)
+        negatives, new_counts = _row_negatives(row, answers[compared_text(row['text'])], in_window, n, corpus, seed)
+        counts.update(new_counts)
         pairs.append({'query': row['text'], 'pos': [row['doc']], 'rewrite_query': guess, 'neg': negatives})
-    return mined_rows('hard negatives', rows, pairs, met)
+    return mined_rows('hard negatives', rows, pairs, counts)
 
 # %% ../../nbs/05_trainer/02_negative_mining.ipynb #0388d9bb
 def grades_by_query(task: Task) -> dict[str, dict]:
@@ -218,7 +218,7 @@ def labelled_pairs(
 ) -> Mined:
     "`{query, pos: [its documents], neg}` of a task's labels: `n` negatives of the ranks `window`, none relevant."
     _check_window(window, 'labelled_pairs')
-    task, pairs, met = load_task(task, split or None), [], Counter()
+    task, pairs, counts = load_task(task, split or None), [], Counter()
     rows = list(zip(task.queries.ids, task.queries.texts(), strict=True))
     ranked = _ranked_ids(rank_texts(retriever, task, window[1], **options), window)
     relevant_of = {
@@ -230,16 +230,16 @@ def labelled_pairs(
     for query, text in rows:
         grades = relevant_of.get(query)
         if not grades:
-            met['without a relevant document'] += 1
+            counts['without a relevant document'] += 1
             continue
         relevant = {doc_id: task.corpus.text(doc_id) for doc_id in grades}
         in_window = map(task.corpus.text, ranked.get(query, []))
         own = {'', *answers[compared_text(text)]}
         pool = [passage for passage in in_window if compared_text(passage) not in own]
         negatives = draw_of(seed, query, text).sample(pool, min(n, len(pool)))
-        met['with fewer negatives than asked'] += len(negatives) < n
+        counts['with fewer negatives than asked'] += len(negatives) < n
         pairs.append({'query': text, 'pos': [relevant[doc_id] for doc_id in best_documents(grades)], 'neg': negatives})
-    return mined_rows('labelled pairs', rows, pairs, met)
+    return mined_rows('labelled pairs', rows, pairs, counts)
 
 # %% ../../nbs/05_trainer/02_negative_mining.ipynb #c89ffc4e
 @step('id', 'text', 'doc', hands_on=ENCODING)
@@ -256,8 +256,8 @@ def round_trip(
     ranked = _ranked_ids(rank_texts(retriever, task, k, **options), (0, k))
     doc_ids = dict(zip(task.corpus.texts(), task.corpus.ids, strict=True))
     kept = [row for i, row in enumerate(rows) if doc_ids[row['doc'].strip()] in ranked.get(str(i), [])]
-    met = {f'not among the first {k}': len(rows) - len(kept)}
-    return mined_rows('round trip', rows, kept, met)
+    counts = {f'not among the first {k}': len(rows) - len(kept)}
+    return mined_rows('round trip', rows, kept, counts)
 
 # %% ../../nbs/05_trainer/02_negative_mining.ipynb #b49a6355
 @step('query', 'pos', 'neg')

@@ -198,10 +198,10 @@ class TowerInput:
 
     def read(self, texts: list[str], instructions: list[str] | None = None) -> tuple[list, list | None, np.ndarray]:
         "Token ids of `texts`, their segments (None: the model takes none), and which were cut."
-        told = instructions or [''] * len(texts)
+        per_text = instructions or [''] * len(texts)
         rendered = [
             self.encoder.render([('', text)], self.role, own or self.instruction)[0]
-            for text, own in zip(texts, told, strict=True)
+            for text, own in zip(texts, per_text, strict=True)
         ]
         return self.tokens(rendered)
 
@@ -258,8 +258,8 @@ class PairBatches:
         query_ids, segments, cut = self.query.read([pair.query for pair in pairs], instructions)
         yield 'query', self.query, query_ids, segments, cut
         if self.hypothetical:
-            told = instructions if self.written_as_query else None
-            ids, segments, cut = self.written.read([pair.hypothetical for pair in pairs], told)
+            asked = instructions if self.written_as_query else None
+            ids, segments, cut = self.written.read([pair.hypothetical for pair in pairs], asked)
             for i, pair in enumerate(pairs):
                 if not pair.hypothetical:
                     ids[i] = query_ids[i]

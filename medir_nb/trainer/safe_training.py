@@ -159,13 +159,13 @@ class _SafeTrainer:
         return loss
 
     def log(self, logs, *args, **kwargs):
-        told = {}
+        more = {}
         if 'loss' in logs:
             loss = getattr(self, 'loss', None)
-            told = loss.told() if hasattr(loss, 'told') else {}
+            more = loss.logged() if hasattr(loss, 'logged') else {}
             for tell in self.tells:
-                told |= tell(self)
-        super().log({**logs, **told}, *args, **kwargs)
+                more |= tell(self)
+        super().log({**logs, **more}, *args, **kwargs)
 
     def _get_output_dir(self, trial):
         return self.aside or super()._get_output_dir(trial)

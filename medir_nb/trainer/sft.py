@@ -116,9 +116,9 @@ def sft_examples(config: SFTSettings, spec: LLMSpec, tokenizer, ends: set) -> tu
         if not answer:
             counts['without_answer'] += 1
             continue
-        example, met = write_example(query, answer, where)
+        example, new_counts = write_example(query, answer, where)
         examples.append(example)
-        counts += met
+        counts += new_counts
     check(examples, 'no line has an answer', path, 'fill in "top_rewrite_query"')
     names = ('rows', 'without_answer', 'shortened_prompts', 'cut_answers')
     return examples, {'language': language, 'wording': template, **{name: counts[name] for name in names}}

@@ -235,9 +235,9 @@ def read_answer(text: str, schema: type[pydantic.BaseModel], faults: list = ()) 
 def read_answers(answers: list[tuple], schema: type[pydantic.BaseModel]) -> tuple[list, Counter]:
     "The value of each answer (None: broken), and how many were mended or broken, by reason."
     read = [read_answer(text, schema, faults) for text, faults in answers]
-    met = Counter(f'broken: {r.fault}' for r in read if r.fault)
-    met['unwrapped'] = sum(r.wrapped for r in read)
-    return [r.value for r in read], met
+    counts = Counter(f'broken: {r.fault}' for r in read if r.fault)
+    counts['unwrapped'] = sum(r.wrapped for r in read)
+    return [r.value for r in read], counts
 
 # %% ../../nbs/05_trainer/01_synthetic.ipynb #6ee475f5
 class _Example(pydantic.BaseModel, extra='forbid'):
@@ -299,16 +299,16 @@ def synthesize_queries(
     style = {row['id']: random.Random(fingerprint(seed, row['id'])).choice(sorted(blocks)) for row in rows}
     values = lambda row: {'examples': blocks[style[row['id']]], 'document': row['doc']}  # noqa: E731
     answers = ask_about(rows, values, PromptBatch(model, 'synthesize-query', language, **asking))
-    queries, met, seen = [], Counter(), set()
+    queries, counts, seen = [], Counter(), set()
     for row, [(text, faults)] in zip(rows, answers, strict=True):
         text = text.strip().strip('"')
         copied = ['copied from the document'] if text and text in row['doc'] else []
         faults = [*faults, *copied, *(['repeated'] if text in seen else [])]
-        met.update(faults)
+        counts.update(faults)
         if _is_usable(text, faults, strict):
             seen.add(text)
             queries.append({'id': row['id'], 'task': style[row['id']], 'text': text, 'doc': row['doc']})
-    return mined_rows('queries', rows, queries, met)
+    return mined_rows('queries', rows, queries, counts)
 
 # %% ../../nbs/05_trainer/01_synthetic.ipynb #713cb9bb
 def load_queries(
@@ -322,18 +322,18 @@ def load_queries(
     if row:
         file = task_folder(source, row) or git_folder(row['git'], f'corpus {source}')
     without_query = {' '.join(row['doc'].split()): row for row in documents}
-    met, queries = Counter(), []
+    counts, queries = Counter(), []
     for row in read_rows(file / 'query.jsonl' if file.is_dir() else file, 'id', 'text', 'doc'):
         document = without_query.pop(' '.join(str(row['doc']).split()), None)
         text = str(row['text']).strip()
         if document is None:
-            met['of other documents, or a second one'] += 1
+            counts['of other documents, or a second one'] += 1
         elif not text:
-            met['empty'] += 1
+            counts['empty'] += 1
         else:
             queries.append({'id': document['id'], 'task': row.get('task', ''), 'text': text, 'doc': document['doc']})
-    met['documents without one'] = len(without_query)
-    return mined_rows('queries', list(documents), queries, met)
+    counts['documents without one'] = len(without_query)
+    return mined_rows('queries', list(documents), queries, counts)
 
 # %% ../../nbs/05_trainer/01_synthetic.ipynb #19471562
 @step('id', 'text', 'doc', hands_on=ASKING)
@@ -348,15 +348,15 @@ def candidates(
     rows = list(rows)
     how = PromptBatch(model, 'candidates', n=n, **asking)
     by_row = ask_about(rows, lambda row: {'query': row['text'], 'document': row['doc']}, how)
-    written, met = [], Counter()
+    written, counts = [], Counter()
     for row, answers in zip(rows, by_row, strict=True):
-        met.update(f'candidates: {fault}' for _, faults in answers for fault in faults)
+        counts.update(f'candidates: {fault}' for _, faults in answers for fault in faults)
         usable = [text for text, faults in answers if _is_usable(text, faults, strict)]
-        met['without a usable candidate'] += not usable
-        met['with fewer candidates than asked'] += 0 < len(usable) < n
+        counts['without a usable candidate'] += not usable
+        counts['with fewer candidates than asked'] += 0 < len(usable) < n
         if usable:
             written.append({'id': row['id'], 'text': row['text'], 'rewrite_queries': usable, 'doc': row['doc']})
-    return mined_rows('candidates', rows, written, met)
+    return mined_rows('candidates', rows, written, counts)
 
 # %% ../../nbs/05_trainer/01_synthetic.ipynb #fad0f4f0
 _PROMPTS = ('synthesize-query', 'candidates', 'hyde')
@@ -391,9 +391,9 @@ class Written(Mined):
         return f'{super().__repr__()}\n{self.usage}'
 
 
-def _written(name: str, asked, rows: list, met: Counter, usage: Usage) -> Written:
+def _written(name: str, asked, rows: list, counts: Counter, usage: Usage) -> Written:
     "The result of a step; an error with its counts where no row is left."
-    mined = mined_rows(name, asked, rows, met)
+    mined = mined_rows(name, asked, rows, counts)
     return Written(mined.step, mined.rows, mined.stats, usage)
 
 # %% ../../nbs/05_trainer/01_synthetic.ipynb #83098f55
@@ -419,16 +419,16 @@ def write_queries(
     check(instruction, f'the form {form!r} has no instruction', 'write_queries', 'give instruction=…')
     how = PromptBatch(model, 'instance-query', language, form, usage=usage, **asking)
     answers = ask_about(rows, lambda row: {'document': row['doc']}, how)
-    read, met = read_answers([answer for [answer] in answers], WrittenQuery)
+    read, counts = read_answers([answer for [answer] in answers], WrittenQuery)
     queries, seen = [], set()
     for row, query in [(row, value.query) for row, value in zip(rows, read, strict=True) if value]:
         if query in row['doc'] or query in seen:
-            met['copied from the passage' if query in row['doc'] else 'repeated'] += 1
+            counts['copied from the passage' if query in row['doc'] else 'repeated'] += 1
             continue
         seen.add(query)
         texts = {'query': query, 'pos': [row['doc']], 'neg': []}
         queries.append({'id': f'{source}/{row["id"]}', **texts, 'instruction': instruction, 'source': source})
-    return _written('written queries', rows, queries, met, usage)
+    return _written('written queries', rows, queries, counts, usage)
 
 # %% ../../nbs/05_trainer/01_synthetic.ipynb #85813f71
 def write_corpus_queries(
@@ -441,14 +441,14 @@ def write_corpus_queries(
 ) -> Written:
     "A query for each passage of several corpora, each under the instruction of its corpus."
     check(corpora, 'it names no corpus', 'written queries', 'write {corpus: form}')
-    rows, met, usage = [], Counter(), Usage()
+    rows, counts, usage = [], Counter(), Usage()
     for corpus, form in corpora.items():
         source = 'synthetic-queries' if len(corpora) == 1 else f'synthetic-queries-{slug(corpus)}'
         written = write_queries(load_documents(corpus, n, seed, without), model, form, source=source, **how)
         rows += written.rows
-        met.update({what: times for what, times in written.stats.items() if what != 'kept'})
+        counts.update({what: times for what, times in written.stats.items() if what != 'kept'})
         usage += written.usage
-    return _written('written queries', rows, rows, met, usage)
+    return _written('written queries', rows, rows, counts, usage)
 
 # %% ../../nbs/05_trainer/01_synthetic.ipynb #b95d1971
 _CALLS_A_ROUND = 8
@@ -468,24 +468,24 @@ def brainstorm_tasks(
     **asking,  # prompt, sampling, replay, as in `PromptBatch`
 ) -> Written:
     "Distinct retrieval tasks: `{id, task}` (BMRetriever, task level)."
-    usage, met, known = Usage(), Counter(), {}
+    usage, counts, known = Usage(), Counter(), {}
     how = PromptBatch(model, 'brainstorm-tasks', language, most_repeated=1, usage=usage, **asking)
     for first in range(0, calls, _CALLS_A_ROUND):
         together = min(_CALLS_A_ROUND, calls - first)
         row = {'id': f'call-{first}'}
         [answers] = ask_about([row], lambda _: {'n': str(n)}, replace(how, n=together, first=first))
-        read, met_here = read_answers(answers, WrittenTasks)
+        read, new_counts = read_answers(answers, WrittenTasks)
         tasks, before = [task for value in read if value for task in value.root], len(known)
         for task in tasks:
             unnumbered = re.sub(r'^\W*\d+[.):]', '', task.casefold())
             known.setdefault(' '.join(re.findall(r'\w+', unnumbered)), task)
         repeated = len(tasks) - (len(known) - before)
-        met.update({**met_here, 'repeated tasks': repeated})
+        counts.update({**new_counts, 'repeated tasks': repeated})
         if repeated >= most_repeated * len(tasks):
-            met['calls that were not made, as a round brought nearly no new task'] = calls - first - together
+            counts['calls that were not made, as a round brought nearly no new task'] = calls - first - together
             break
     rows = [{'id': fingerprint(task)[:12], 'task': task} for normal, task in known.items() if normal]
-    return _written('tasks', range(calls), rows, met, usage)
+    return _written('tasks', range(calls), rows, counts, usage)
 
 # %% ../../nbs/05_trainer/01_synthetic.ipynb #3897f443
 class WrittenExample(pydantic.BaseModel):
@@ -520,7 +520,7 @@ def write_examples(
     **asking,  # prompt, sampling, replay, most_repeated, as in `PromptBatch`
 ) -> Written:
     "Examples of tasks: `{id, query, pos, neg, instruction: the task, source, drawn}` (BMRetriever, task level)."
-    tasks, usage, met, rows, seen = list(tasks), Usage(), Counter(), [], set()
+    tasks, usage, counts, rows, seen = list(tasks), Usage(), Counter(), [], set()
     how = PromptBatch(model, 'task-example', language, usage=usage, **asking)
     drawn = {}  # of the number that is asked about, by task
 
@@ -530,11 +530,11 @@ def write_examples(
     for number in range(n):
         drawn |= {task['id']: _drawn_values(task, number, seed) for task in tasks}
         answers = ask_about(tasks, values, replace(how, first=number))
-        read, met_here = read_answers([answer for [answer] in answers], WrittenExample)
-        met.update(met_here)
+        read, new_counts = read_answers([answer for [answer] in answers], WrittenExample)
+        counts.update(new_counts)
         for task, value in zip(tasks, read, strict=True):
             if value is None or value.user_query in seen:
-                met['repeated queries'] += value is not None
+                counts['repeated queries'] += value is not None
                 continue
             seen.add(value.user_query)
             documents = value.positive_document, value.hard_negative_document
@@ -542,5 +542,5 @@ def write_examples(
             about = {'instruction': task['task'], 'source': 'synthetic-tasks', 'drawn': drawn[task['id']]}
             rows.append({'id': f'synthetic-tasks/{task["id"]}-{number}', **texts, **about})
             asked = int(re.match(r'\d+', drawn[task['id']]['num_words'])[0])  # 50 of `50-100 words`
-            met['documents shorter than asked'] += sum(len(text.split()) < asked for text in documents)
-    return _written('examples of tasks', range(n * len(tasks)), rows, met, usage)
+            counts['documents shorter than asked'] += sum(len(text.split()) < asked for text in documents)
+    return _written('examples of tasks', range(n * len(tasks)), rows, counts, usage)

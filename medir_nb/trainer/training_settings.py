@@ -108,11 +108,11 @@ def gpus_here() -> int:
 
 def devices_here() -> int:
     "How many processes this machine trains with, where the settings of a training do not say."
-    told = os.environ.get('MEDIR_PROCESSES', '')
-    if not told:
+    wanted = os.environ.get('MEDIR_PROCESSES', '')
+    if not wanted:
         return max(1, gpus_here())
-    check(told.isdigit() and int(told), f'MEDIR_PROCESSES is {told!r}', 'environment', 'write a number from 1 on')
-    return int(told)
+    check(wanted.isdigit() and int(wanted), f'MEDIR_PROCESSES is {wanted!r}', 'environment', 'write a number from 1 on')
+    return int(wanted)
 
 # %% ../../nbs/05_trainer/09_training_settings.ipynb #cab6b401
 def check_shared(config: Settings):

@@ -50,20 +50,20 @@ def _passages_of_rows(rows: list[dict]) -> Searched:
     return Searched(write_table(((f'd{i:07d}', '', text, '') for i, text in enumerate(texts)), None), {})
 
 # %% ../../nbs/05_trainer/06_tuning_rows.ipynb #e6b39156
-def _task_of_source(source: str, rows: list[dict], lacking: list[dict], searched: Searched) -> Task:
+def _task_of_source(source: str, rows: list[dict], without: list[dict], searched: Searched) -> Task:
     "The queries that lack a negative, over what is searched for them."
     answers = {}  # query → the texts that answer it in any row
     for row in rows:
         answers.setdefault(row['query'], set()).update(text.strip() for text in row['pos'])
-    ids = _ids_of_texts(searched.corpus, set().union(*(answers[row['query']] for row in lacking)))
+    ids = _ids_of_texts(searched.corpus, set().union(*(answers[row['query']] for row in without)))
     judged = []
-    for row in lacking:
+    for row in without:
         own = {doc_id for text in answers[row['query']] for doc_id in ids.get(text, ())}
         what, fix = f'the positives of {row["id"]} are not in its corpus', "read the set anew, or write searched='rows'"
         check(own, what, source, fix)
         judged += [(row['id'], doc_id, 1) for doc_id in sorted(own | searched.answers.get(row['query'], set()))]
     qrels = pd.DataFrame(judged, columns=['query_id', 'doc_id', 'relevance'])
-    queries = write_table(((row['id'], '', row['query'], source) for row in lacking), None, Queries)
+    queries = write_table(((row['id'], '', row['query'], source) for row in without), None, Queries)
     return build_task(source, queries, searched.corpus, qrels, allow_unknown_qrels=True)
 
 # %% ../../nbs/05_trainer/06_tuning_rows.ipynb #b2f68de1
@@ -92,25 +92,25 @@ def draw_negatives(
     **options,  # dtype, device
 ) -> Mined:
     "The rows with `n` hard negatives each: drawn from the first `top` of their source, or of those that they brought."
-    rows, mined, met = list(rows), {}, Counter()
+    rows, mined, counts = list(rows), {}, Counter()
     fits = searched in ('rows', 'corpus')
     check(fits, f'searched={searched!r} does not fit', 'hard negatives', 'write rows or corpus')
     repeated = [row_id for row_id, times in Counter(row['id'] for row in rows).items() if times > 1]
     what = f'the id {repeated[:1]} stands in more than one row'  # two draws would be one
     check(not repeated, what, 'rows', 'load each set once, and give written rows a source of their own')
-    rows, met['brought negatives that answer their query'] = without_answers(rows)
+    rows, counts['brought negatives that answer their query'] = without_answers(rows)
     for source, of_source in by_source(rows).items():
-        lacking = [row for row in of_source if not row['neg']]
-        met['that brought their negatives'] += len(of_source) - len(lacking)
-        if not lacking:
+        without = [row for row in of_source if not row['neg']]
+        counts['that brought their negatives'] += len(of_source) - len(without)
+        if not without:
             continue
         whole = searched_corpus(source, (paths or {}).get(source, '')) if searched == 'corpus' else None
-        task = _task_of_source(source, rows, lacking, whole or _passages_of_rows(of_source))
+        task = _task_of_source(source, rows, without, whole or _passages_of_rows(of_source))
         found = labelled_pairs(task, retriever, n=n, window=(0, top), seed=seed, **options)
-        met['with fewer negatives than asked'] += found.stats.get('with fewer negatives than asked', 0)
-        mined |= {row['id']: pair['neg'] for row, pair in zip(lacking, found, strict=True)}
+        counts['with fewer negatives than asked'] += found.stats.get('with fewer negatives than asked', 0)
+        mined |= {row['id']: pair['neg'] for row, pair in zip(without, found, strict=True)}
     drawn = [{**row, 'neg': mined[row['id']]} if row['id'] in mined else _drawn(row, n, seed) for row in rows]
-    return mined_rows('hard negatives', rows, drawn, met)
+    return mined_rows('hard negatives', rows, drawn, counts)
 
 # %% ../../nbs/05_trainer/06_tuning_rows.ipynb #7775a001
 def _mean_words(texts) -> float:

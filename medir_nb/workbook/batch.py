@@ -96,11 +96,11 @@ def _run_process(run: dict, upstream: list[str], workers: int, force: bool) -> d
         command += ['--upstream', key]
     threads = {'OMP_NUM_THREADS': '1'} if workers > 1 else {}
     # it ends with this process
-    told = {'MEDIR_ROOT': str(workbook_root()), 'MEDIR_PROGRESS': '0', 'MEDIR_PARENT': str(os.getpid())}
-    done = subprocess.run(command, env=threads | os.environ | told, capture_output=True, text=True)
+    own = {'MEDIR_ROOT': str(workbook_root()), 'MEDIR_PROGRESS': '0', 'MEDIR_PARENT': str(os.getpid())}
+    done = subprocess.run(command, env=threads | os.environ | own, capture_output=True, text=True)
     if done.returncode not in (0, 1) or not done.stdout.strip():
-        said = (done.stderr.strip().splitlines() or [f'exit status {done.returncode}'])[-1]
-        raise MedirError(said.removeprefix('medir: error: '), None)
+        fault = (done.stderr.strip().splitlines() or [f'exit status {done.returncode}'])[-1]
+        raise MedirError(fault.removeprefix('medir: error: '), None)
     return json.loads(done.stdout.splitlines()[-1])
 
 # %% ../../nbs/11_workbook/09_batch.ipynb #7abc0ffa

@@ -57,9 +57,9 @@ def _lead(data: dict) -> str:
     own = sum(data['systems'][score['row']]['paper'] == 'own' for score in data['own'])
     papers = len([name for name in data['papers'] if name not in ('own', 'demo', 'referees')])
     whose = {0: '', 1: ' of one paper'}.get(papers, f' of {papers} papers and their referees')
-    said = f'{printed:,} printed scores{whose}, {measured:,} of them measured here'
+    lead = f'{printed:,} printed scores{whose}, {measured:,} of them measured here'
     more = f', and {own:,} of your own.' if own else '; each says where it comes from and how to measure it.'
-    return f'{said}{more}'
+    return f'{lead}{more}'
 
 # %% ../../nbs/11_workbook/16_board_pages.ipynb #535eea49
 def board_page(

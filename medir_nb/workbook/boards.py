@@ -114,12 +114,12 @@ def independent_models(
     results, tasks = _main_results(paper)
     check(len(results), f'nobody has measured all tasks of {paper}', 'independent_models', 'name r2med')
     ranks = rank_spread(results.pivot(index='model', columns='task', values='value'), tasks)
-    said = registry('coverage')['ways']
+    ways_text = registry('coverage')['ways']
     about = []
     for model in ranks.index:
         row = independent_about({'paper': paper, 'system': model})
         ways = [way_of(row['expression'], task) for task in tasks] if row['expression'] else []
-        runs = said[hardest(ways).name] if ways else 'no row'
+        runs = ways_text[hardest(ways).name] if ways else 'no row'
         licence = ' + '.join(row['licences'])
         about.append({'size': row['size'], 'licence': licence, 'row': row['expression'], 'runs here': runs})
     return ranks.join(pd.DataFrame(about, index=ranks.index)).rename_axis('model')

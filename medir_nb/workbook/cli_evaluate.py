@@ -35,8 +35,8 @@ def _add_reading_columns(frame, scores: list):
         frame[cost] = ['' if count != count else f'{int(count):,}' for count in frame[cost]]
     pairs = {label: score.stats for label, score in by_label.items() if 'scored_pairs' in score.stats}
     if pairs:
-        said = '{scored_pairs:,} scored, {cached_pairs:,} stored, {truncated_pairs:,} truncated'
-        frame['pairs'] = [said.format(**pairs[label]) if label in pairs else '' for label in frame.system]
+        form = '{scored_pairs:,} scored, {cached_pairs:,} stored, {truncated_pairs:,} truncated'
+        frame['pairs'] = [form.format(**pairs[label]) if label in pairs else '' for label in frame.system]
 
 # %% ../../nbs/11_workbook/18_cli_evaluate.ipynb #d828b2f9
 def _say_ann(frame):

@@ -68,12 +68,12 @@ def _read_documents(source: str, lang: str | None, below: Path | None = None, in
     "Documents that are read as `medir study look` does; what cannot be read is said, and is kept in an `index`."
     from medir_nb.study.reading import documents_task
 
-    task, met = documents_task(source, lang, below, columns)
+    task, reading = documents_task(source, lang, below, columns)
     if index:
         root = below or Path(source)
         empty = [os.path.relpath(place, root) for place, *inside in os.walk(root) if not any(inside)]
-        there = [lost['file'] for lost in met.unreadable]
-        there += [name for names in met.not_read.values() for name in names]
+        there = [lost['file'] for lost in reading.unreadable]
+        there += [name for names in reading.not_read.values() for name in names]
         _check_nothing_lost(index, task, there, empty)
     return task
 
@@ -171,7 +171,7 @@ def _changed_index(source: str, update, add, delete, is_built_anew: bool, lang, 
     check(not is_built_anew, 'an index has its system and its passages already', source, fix)
     check(not (update and (add or delete)), '--update gives all documents', source, 'leave --add and --delete out')
     own = read_manifest(source).get('columns') or None
-    now, before = (' '.join(f'{part}={name}' for part, name in (said or {}).items()) for said in (columns, own))
+    now, before = (' '.join(f'{part}={name}' for part, name in (mapping or {}).items()) for mapping in (columns, own))
     if update and columns and columns != own:
         note(f'{source}: read by {now} from now on; before: {before or "the usual names"}')
     elif own and not columns:

@@ -171,8 +171,8 @@ def _show_labels(study, wide: bool):
         labels = read_labels(study)
     for record in sheet_records(study):
         path = study.folder / 'labels' / record['file']
-        if path.is_file() and (lacking := ungraded_lines(path)):
-            note(f'{path.name}: without a grade yet: {lacking} of {counted(len(record["pairs"]), "pair")}')
+        if path.is_file() and (ungraded := ungraded_lines(path)):
+            note(f'{path.name}: without a grade yet: {ungraded} of {counted(len(record["pairs"]), "pair")}')
     print(labels)
     _show_beside(study, wide)
     print(f'\nnext: {_next_line(study, labels)}')

@@ -63,9 +63,9 @@ def coverage(
     rows = []
     for name, cells in cell_table(paper, tables, measurements(folder)).groupby('paper', sort=False):
         kinds, ways = Counter(cells.kind.dropna()), Counter(cells.way)
-        seconds = Counter(said.partition(':')[0] for said in cells.independent_verdict.dropna())
+        seconds = Counter(text.partition(':')[0] for text in cells.independent_verdict.dropna())
         row = {'paper': name, 'published': len(cells)}
-        row |= {said: seconds[verdict] for verdict, said in _SECOND.items()}
+        row |= {text: seconds[verdict] for verdict, text in _SECOND.items()}
         verdicts = {'measured': kinds.total(), **{kind: kinds[kind] for kind in _KINDS}}
         row |= verdicts if folder else dict.fromkeys(verdicts)
         row |= {way: ways[way] for way in registry('coverage')['ways']}
@@ -94,9 +94,9 @@ def obstacle_here(expression: str, tasks: list[str]) -> str:
         if leaf.reranker:
             llm_name = leaf.reranker.llm
             models.append(llm(llm_name).runs() if llm_name else reranker_runs(leaf.reranker[0]))
-        if said := next((answer for answer in models if not answer.startswith('yes')), ''):
+        if unmet := next((answer for answer in models if not answer.startswith('yes')), ''):
             # sizes differ, the reason does not
-            return re.sub(r'^≈[\d.,]+ GB of weights are not', 'its weights are not', said.removeprefix('no: '))
+            return re.sub(r'^≈[\d.,]+ GB of weights are not', 'its weights are not', unmet.removeprefix('no: '))
         if leaf.expansion and unreachable():
             return f'the text that joins its query is not here, and {unreachable()}'
     return ''
@@ -202,9 +202,9 @@ def _needs_text(row, reasons) -> str:
     if row['unknown']:
         needs.append(f'for {row["unknown"]:,} that is not known')
     never = reasons[reasons.way == 'never']
-    said = '; '.join(f'{e.why} ({e.cells:,})' if len(never) > 1 else e.why for e in never.itertuples())
+    causes = '; '.join(f'{e.why} ({e.cells:,})' if len(never) > 1 else e.why for e in never.itertuples())
     takes = f' To measure them takes {", ".join(needs)}.' if needs else ''
-    return takes + (f' {row["never"]:,} can never be measured: {said}.' if row['never'] else '')
+    return takes + (f' {row["never"]:,} can never be measured: {causes}.' if row['never'] else '')
 
 # %% ../../nbs/11_workbook/13_coverages.ipynb #78ced08e
 def coverage_line(
@@ -229,12 +229,12 @@ def coverage_sentence(counts) -> str:
     "How many cells of the papers, and of the referees, were measured."
     is_referee = counts.paper.map(lambda name: bool(paper_row(name).get('referees')))
     of = {False: 'cells that the papers print', True: 'results that others published for the packaged encoders'}
-    said = []
+    parts = []
     for whose, what in of.items():
         row = counts[is_referee == whose].drop(columns='paper').sum().to_dict()
-        said.append(f'{row["measured"]:,} of the {row["published"]:,} {what}{_with_kinds(row)}')
+        parts.append(f'{row["measured"]:,} of the {row["published"]:,} {what}{_with_kinds(row)}')
     second = _second_text(counts[~is_referee].drop(columns='paper').sum().to_dict())
-    measured = f'Measured here so far: {", and ".join(said)}; the rest is printed and says what it would take.'
+    measured = f'Measured here so far: {", and ".join(parts)}; the rest is printed and says what it would take.'
     return f'Of the cells that the papers print,{second} {measured}' if second else measured
 
 # %% ../../nbs/11_workbook/13_coverages.ipynb #af36532a

@@ -226,8 +226,8 @@ def _expanded_systems(expansion, parameters: dict) -> list[str]:
     "A retriever alone, and with what a language model writes: one system for each of several seeds."
     retriever, seeds = parameters[expansion.retriever], parameters[expansion.seeds]
     wording = prompt_files(parameters.get(expansion.prompts))['search']
-    said = [parameters[expansion.llm], parameters[expansion.settings], f'prompt={wording}' if wording else '']
-    sampled = [[*said, f'seed={seed}' if len(seeds) > 1 else ''] for seed in seeds]
+    settings = [parameters[expansion.llm], parameters[expansion.settings], f'prompt={wording}' if wording else '']
+    sampled = [[*settings, f'seed={seed}' if len(seeds) > 1 else ''] for seed in seeds]
     return [retriever, *(f'{retriever}+{expansion.method}({",".join(filter(None, more))})' for more in sampled)]
 
 # %% ../../nbs/11_workbook/06_grids.ipynb #964ced41

@@ -94,9 +94,9 @@ def data_fingerprints(parameters: dict) -> dict[str, str]:
 
     tasks, words = registry('tasks'), words_in(parameters)
     folders = {name: task_folder(name) for name in tasks}
-    for kind, said in _READ_BY_NAME.items():
+    for kind, label in _READ_BY_NAME.items():
         known = registry(kind)
-        folders |= {f'{said} {name}': task_folder(name, known[name]) for name in words & set(known)}
+        folders |= {f'{label} {name}': task_folder(name, known[name]) for name in words & set(known)}
     names = filter(_WORD.fullmatch, words - set(folders))
     folders |= {f'folder {name}': task_folder(name, {'folder': name}) for name in names}
     read = words - made_checkpoints(parameters)

@@ -72,8 +72,8 @@ def _in_one_line(path: Path, working: Path):
     try:
         yield
     except PapermillExecutionError as e:
-        said = ' '.join(str(e.evalue).split())[:1_000]  # an own error ends in what to do
-        what = f'{path.stem} stopped in cell In [{e.exec_count}]: {e.ename}: {said}'
+        message = ' '.join(str(e.evalue).split())[:1_000]  # an own error ends in what to do
+        what = f'{path.stem} stopped in cell In [{e.exec_count}]: {e.ename}: {message}'
         raise MedirError(what, working, f'mend the cause {_AGAIN}') from None
     except (MedirError, OSError):
         raise

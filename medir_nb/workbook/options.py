@@ -76,8 +76,8 @@ def fold_table(frame, width: int) -> str:
     shared = {} if len(_fitting(columns, width)) == len(columns) else same
     rest = {name: cells for name, cells in columns.items() if name not in shared} or columns
     stay = _fitting(rest, width)
-    said = '; '.join(f'{name}: {value}' for name, value in shared.items() if value)
-    lines = [f'in every row: {said}', ''] if said else []
+    text = '; '.join(f'{name}: {value}' for name, value in shared.items() if value)
+    lines = [f'in every row: {text}', ''] if text else []
     lines += [_line(list(stay), stay), _GAP.join('─' * size for size in stay.values())[:width]]
     for row in zip(*rest.values(), strict=True):
         cells = dict(zip(rest, row, strict=True))
@@ -156,9 +156,9 @@ ColumnOption = Annotated[
 ]
 
 
-def chosen_columns(said: list[str] | None) -> dict | None:
+def chosen_columns(options: list[str] | None) -> dict | None:
     "The columns that a reader chose, by part of a document; None for the usual ones."
-    columns = {part: str(name) for part, name in parse_options(said or []).items()}
+    columns = {part: str(name) for part, name in parse_options(options or []).items()}
     for part in columns:
         check(part in _PARTS, f'a document has no {part!r}', '--column', nearest(part, _PARTS))
     return columns or None

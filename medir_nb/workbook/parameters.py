@@ -144,5 +144,5 @@ def preset_line(
     comment = itertools.takewhile(lambda line: line.startswith('#'), lines)
     place = f'params/{notebook}/{preset}.yaml'
     data = 'with' if os.environ.get('MEDIR_DATA') else 'without'
-    said = f'**The outputs below are of the preset `{preset}`** (`{place}`), {data} `$MEDIR_DATA`.'
-    return Prose(f'{said} {" ".join(line.lstrip("# ") for line in comment)}')
+    heading = f'**The outputs below are of the preset `{preset}`** (`{place}`), {data} `$MEDIR_DATA`.'
+    return Prose(f'{heading} {" ".join(line.lstrip("# ") for line in comment)}')

@@ -48,8 +48,8 @@ class RunPlan:
 
     def as_dict(self) -> dict:
         "The plan as plain values; rows are the cells of its tables."
-        told = {'notebook': self.name, 'preset': self.preset, 'finished': self.finished, 'obstacles': self.obstacles}
-        return told | {part: [row.cells for row in getattr(self, part)] for part in ('steps', 'judging', 'rows')}
+        about = {'notebook': self.name, 'preset': self.preset, 'finished': self.finished, 'obstacles': self.obstacles}
+        return about | {part: [row.cells for row in getattr(self, part)] for part in ('steps', 'judging', 'rows')}
 
 # %% ../../nbs/11_workbook/07_plans.ipynb #39464ac7
 def _evaluation_rows(notebook: str, parameters: dict) -> list[PlanRow]:
