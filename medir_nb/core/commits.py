@@ -258,8 +258,8 @@ def _fetch_path(clone: Path, repository: str, commit: str, path: str) -> bool:
     if shutil.which('git') is None:
         raise OSError('git is not installed')
     address = f'https://github.com/{repository}'
-    asked = subprocess.run(['git', 'ls-remote', '--get-url', address], capture_output=True, text=True)
-    if cause := unreachable(asked.stdout.strip() or address):
+    looked_up = subprocess.run(['git', 'ls-remote', '--get-url', address], capture_output=True, text=True)
+    if cause := unreachable(looked_up.stdout.strip() or address):
         raise Unreachable(cause)
     if not (clone / '.git' / 'medir-fetched').is_file():
         shutil.rmtree(clone, ignore_errors=True)  # what an interrupted fetch left

@@ -183,8 +183,8 @@ def encoding_of(
         return 'cp1252'
     import chardet
 
-    found = chardet.detect(raw, include_encodings=candidates)['encoding']
-    name = codecs.lookup(found).name.replace('_', '-') if found else 'cp1252'
+    detected = chardet.detect(raw, include_encodings=candidates)['encoding']
+    name = codecs.lookup(detected).name.replace('_', '-') if detected else 'cp1252'
     return 'latin1' if name == 'cp1252' and free else name.replace('utf-16-', 'utf-16')
 
 

@@ -177,8 +177,8 @@ def _mended(tokenizer, file: Path):
     from gguf import GGUFReader
 
     fields = GGUFReader(file).fields
-    found = [fields.get(f'tokenizer.ggml.{name}') for name in _FIELDS]
-    model, with_first, *pieces = [field.contents() if field else None for field in found]
+    tokenizer_fields = [fields.get(f'tokenizer.ggml.{name}') for name in _FIELDS]
+    model, with_first, *pieces = [field.contents() if field else None for field in tokenizer_fields]
     if model != 'llama':
         return tokenizer
     built = merging_tokenizer(*pieces, tokenizer.bos_token if with_first else '')

@@ -58,13 +58,13 @@ def _open_elsewhere() -> list[str]:
     "Connections of this process that leave the machine, and sockets that others can reach."
     import psutil
 
-    found = []
+    open_connections = []
     for one in psutil.Process().net_connections('inet'):
         if one.raddr and not is_here(one.raddr.ip):
-            found.append(f'{one.raddr.ip}:{one.raddr.port}')
+            open_connections.append(f'{one.raddr.ip}:{one.raddr.port}')
         elif one.status == psutil.CONN_LISTEN and not is_loopback(one.laddr.ip):
-            found.append(f'a listener at {one.laddr.ip}:{one.laddr.port}')
-    return found
+            open_connections.append(f'a listener at {one.laddr.ip}:{one.laddr.port}')
+    return open_connections
 
 # %% ../../nbs/00_core/08_private.ipynb #8eec2bdf
 def go_private() -> Path:

@@ -47,8 +47,8 @@ def _folder_task(folder: Path, lang: str | None) -> Task:
     file = find_file(folder, 'corpus.jsonl')
     corpus = cached_table(file, Corpus)
     check(len(corpus), 'the corpus is empty', file, 'put at least one document into it')
-    asked = find_file(folder, 'queries.jsonl', 'query.jsonl', required=False)
-    queries = cached_table(asked, Queries) if asked and not lang else None
+    query_file = find_file(folder, 'queries.jsonl', 'query.jsonl', required=False)
+    queries = cached_table(query_file, Queries) if query_file and not lang else None
     task = _to_search(folder.resolve().name, corpus, lang or language_of(corpus, queries, str(folder)), str(folder))
     return replace(task, passages=folder_splitter(folder))
 

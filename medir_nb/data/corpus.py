@@ -95,14 +95,12 @@ def metadata_of(corpus: Corpus, doc_id: str) -> dict:
 
 def corpus_records(corpus: Corpus):
     "`(id, title, body, metadata)` of all documents; a block of them is in memory."
-    metadata = [None] * len(corpus)
+    about = [None] * len(corpus)
     if 'metadata' in corpus.table.column_names:
-        metadata = corpus.table['metadata'].to_pylist()
+        about = corpus.table['metadata'].to_pylist()
     for start in range(0, len(corpus), _BLOCK):
         stop = start + _BLOCK
-        for doc_id, row, more in zip(
-            corpus.ids[start:stop], corpus.rows(start, stop), metadata[start:stop], strict=True
-        ):
+        for doc_id, row, more in zip(corpus.ids[start:stop], corpus.rows(start, stop), about[start:stop], strict=True):
             yield doc_id, *row, json.loads(more or '{}')
 
 

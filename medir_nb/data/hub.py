@@ -58,11 +58,11 @@ def hub_rows(
         datasets.disable_progress_bars()
     is_local = Path(hub).exists()
     snapshot = None if is_local or not unreachable() else hub_snapshot(hub, revision)
-    how = {'data_dir': config[4:]} if config.startswith('dir:') else {'name': config}
-    how |= {'split': split, 'revision': None if is_local or snapshot else revision, 'streaming': is_local}
+    options = {'data_dir': config[4:]} if config.startswith('dir:') else {'name': config}
+    options |= {'split': split, 'revision': None if is_local or snapshot else revision, 'streaming': is_local}
     try:
         with contextlib.nullcontext() if is_local else where_reachable():
-            rows = datasets.load_dataset(snapshot or hub, **how)
+            rows = datasets.load_dataset(snapshot or hub, **options)
     except Exception as e:
         raise _load_fault(e, hub, f'{config}/{split}', revision, is_local) from None
     try:

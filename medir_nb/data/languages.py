@@ -129,5 +129,5 @@ def known_language(
 # %% ../../nbs/01_data/03_languages.ipynb #587d495f
 def language_of(corpus: Corpus, queries: Queries | None = None, where: str = '') -> str:
     "The language of documents and queries, read from the first 200 of each."
-    asked = queries.texts(0, 200) if queries is not None else []
-    return known_language([*asked, *(text[:2000] for text in corpus.texts(0, 200))], where)
+    query_texts = queries.texts(0, 200) if queries is not None else []
+    return known_language([*query_texts, *(text[:2000] for text in corpus.texts(0, 200))], where)

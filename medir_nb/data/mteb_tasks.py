@@ -209,8 +209,8 @@ def check_single_task(name: str):
 # %% ../../nbs/01_data/07_mteb_tasks.ipynb #9c6a573d
 def _search_task(part: dict, name: str, **fields) -> Task:
     "A task of retrieval or reranking from a part in mteb's newer layout."
-    asked = [_query_row(row) for row in part['queries']]
-    queries = texts_in_memory(asked, f'{name} queries', Queries)
+    query_rows = [_query_row(row) for row in part['queries']]
+    queries = texts_in_memory(query_rows, f'{name} queries', Queries)
     corpus = texts_in_memory(part['corpus'], f'{name} corpus')
     if ranked := part.get('top_ranked'):
         listed = [(str(query_id), str(doc_id)) for query_id, doc_ids in ranked.items() for doc_id in doc_ids]
@@ -221,7 +221,7 @@ def _search_task(part: dict, name: str, **fields) -> Task:
         for doc_id, grade in grades.items()
     )
     task = build_task(name, queries, corpus, judgement_frame(judged), where=name, **fields)
-    if instructed := sum(bool(row.get('instruction')) for row in asked):
+    if instructed := sum(bool(row.get('instruction')) for row in query_rows):
         task.report['queries_with_an_instruction'] = instructed
     return task
 

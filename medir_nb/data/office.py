@@ -108,14 +108,14 @@ def xlsx_documents(path: Path, columns: dict | None = None):
     from openpyxl import load_workbook
 
     book = load_workbook(io.BytesIO(file_bytes(path)), read_only=True, data_only=True, rich_text=True)
-    found = 0
+    count = 0
     for sheet in book.worksheets:
         cells = enumerate(([*map(_cell_value, row)] for row in sheet.iter_rows(values_only=True)), 1)
         rows = [(row, f'{path}:{sheet.title}!{number}') for number, row in cells if any(c is not None for c in row)]
         if len(rows) > 1:
-            found += 1
+            count += 1
             yield from table_documents(rows, path, columns, {'sheet': sheet.title})
-    check(found, 'a workbook without rows', path, 'give the names of the columns in the first line, and rows below it')
+    check(count, 'a workbook without rows', path, 'give the names of the columns in the first line, and rows below it')
 
 # %% ../../nbs/01_data/18_office.ipynb #087bf61f
 _RAISED = re.compile(r'(\S?)<sup\b[^>]*>(.*?)</sup>', re.S | re.I)
@@ -138,8 +138,8 @@ def main_text(markup: str) -> tuple[str, dict]:
 
     logging.getLogger('trafilatura').setLevel(logging.CRITICAL)
     markup = _RAISED.sub(_power_of_markup, markup)
-    how = {'output_format': 'markdown', 'include_comments': False, 'include_formatting': True}
-    text = (trafilatura.extract(markup, **how) or '').replace('**', '')
+    options = {'output_format': 'markdown', 'include_comments': False, 'include_formatting': True}
+    text = (trafilatura.extract(markup, **options) or '').replace('**', '')
     if len(text) < _LEAST_FOUND:
         tree = lxml_html.fromstring(markup)
         for element in tree.xpath(_NEVER_SHOWN):
@@ -254,10 +254,10 @@ def _resources(value: dict):
 # %% ../../nbs/01_data/18_office.ipynb #eb2ac880
 def fhir_documents(value: dict, path: Path, metadata: dict):
     "The documents of a FHIR bundle or resource, and the files that they carry, under names that tell their formats."
-    found = 0
+    resources = 0
     for resource in _resources(value):
-        found += 1
-        kind, number = str(resource.get('resourceType', 'resource')), resource.get('id') or found
+        resources += 1
+        kind, number = str(resource.get('resourceType', 'resource')), resource.get('id') or resources
         fields = {'type': kind} | {name: resource[name] for name in _KEPT if isinstance(resource.get(name), str)}
         title = resource['title'] if isinstance(resource.get('title'), str) else ''
         place = f'{path}:{kind}/{number}'
@@ -266,7 +266,7 @@ def fhir_documents(value: dict, path: Path, metadata: dict):
             name = f'{kind}-{number}-{called}'
             suffix = mimetypes.guess_extension(content_type.partition(';')[0].strip().lower()) or ''
             yield Part(name.removesuffix(suffix) + suffix, base64.b64decode(data))
-    check(found, 'a bundle without resources', path, 'export it again, with its entries')
+    check(resources, 'a bundle without resources', path, 'export it again, with its entries')
 
 # %% ../../nbs/01_data/18_office.ipynb #9325b565
 def _are_rows(value) -> bool:

@@ -36,8 +36,8 @@ class HpoTerm:
 # %% ../../nbs/01_data/08_ontology.ipynb #06808bdd
 def tag_values(stanza: str, tag: str, pattern: str) -> list[str]:
     "The values of a tag in a stanza, without the backslashes that OBO puts before signs."
-    found = re.findall(rf'^{tag}: {pattern}', stanza, re.M)
-    return [re.sub(r'\\(.)', lambda sign: ' ' if sign[1] == 'n' else sign[1], value) for value in found]
+    values = re.findall(rf'^{tag}: {pattern}', stanza, re.M)
+    return [re.sub(r'\\(.)', lambda sign: ' ' if sign[1] == 'n' else sign[1], value) for value in values]
 
 
 def ontology_name(text: str) -> str:
@@ -250,18 +250,18 @@ def _split_findings(seed: int, documents: int, queries: int, split: str = 'test'
         for disease in _split_findings(seed, documents, queries)[1]:
             families.pop(disease_family(names[disease]), None)
         documents = queries = len(findings)
-    findings_asked, findings_told = {}, {}
+    of_queries, of_documents = {}, {}
     for family in rng.permutation(sorted(families)):
         halves = _halves(families[family], findings, rng)
-        if len(findings_told) + len(halves) > documents:
+        if len(of_documents) + len(halves) > documents:
             continue
-        findings_told |= {disease: document for disease, (_, document) in halves.items()}
-        if halves and len(findings_asked) < queries:
+        of_documents |= {disease: document for disease, (_, document) in halves.items()}
+        if halves and len(of_queries) < queries:
             disease = sorted(halves)[int(rng.integers(len(halves)))]
-            findings_asked[f'{disease}?'] = sorted(rng.permutation(halves[disease][0])[:_IN_QUERY])
-        if len(findings_told) == documents:
+            of_queries[f'{disease}?'] = sorted(rng.permutation(halves[disease][0])[:_IN_QUERY])
+        if len(of_documents) == documents:
             break
-    return dict(sorted(findings_asked.items())), dict(sorted(findings_told.items()))
+    return dict(sorted(of_queries.items())), dict(sorted(of_documents.items()))
 
 # %% ../../nbs/01_data/08_ontology.ipynb #1105c80f
 def _organ_system(tree: _Tree, systems: list, findings) -> str:
@@ -285,19 +285,17 @@ def hpo_overlap(
     "Findings of a patient → disease, without a shared finding. See the text above."
     check(split in {'test', 'train'}, f'no split {split!r}', 'hpo-overlap', nearest(split, ['test', 'train']))
     terms, _, names = _annotated()
-    findings_asked, findings_told = _split_findings(seed, documents, queries, split)
+    of_queries, of_documents = _split_findings(seed, documents, queries, split)
     relatives, judged = collections.defaultdict(list), []
-    for disease in findings_told:
+    for disease in of_documents:
         relatives[disease_family(names[disease])].append(disease)
-    for query_id in findings_asked:
+    for query_id in of_queries:
         family = relatives[disease_family(names[query_id[:-1]])]
         judged += [{'query_id': query_id, 'doc_id': disease, 'relevance': 1} for disease in family]
     tree, systems = _Tree(terms), [term_id for term_id in terms if 'HP:0000118' in terms[term_id].parents]
-    labels = {query_id: _organ_system(tree, systems, findings) for query_id, findings in findings_asked.items()}
+    labels = {query_id: _organ_system(tree, systems, findings) for query_id, findings in of_queries.items()}
     fields = {**hpo_fields(), 'judged_from': (), 'split': split, 'labels': labels}
-    return task_from_frames(
-        _listed(terms, findings_told), _listed(terms, findings_asked), judged, 'hpo-overlap', **fields
-    )
+    return task_from_frames(_listed(terms, of_documents), _listed(terms, of_queries), judged, 'hpo-overlap', **fields)
 
 # %% ../../nbs/01_data/08_ontology.ipynb #29ef0db3
 def _ancestor_matrix(tree: _Tree, ids, findings: dict):
@@ -328,13 +326,13 @@ def overlap_oracle(
     queries: int = 200,
 ) -> pd.DataFrame:
     "A run of `hpo-overlap` by the shared ancestors of the findings' ids."
-    tree, (findings_asked, findings_told) = _Tree(_annotated()[0]), _split_findings(seed, documents, queries)
+    tree, (of_queries, of_documents) = _Tree(_annotated()[0]), _split_findings(seed, documents, queries)
     fix = 'the oracle reads the ontology ids of that task alone'
-    for ids, known_ids in ((task.queries.ids, findings_asked), (task.corpus.ids, findings_told)):
+    for ids, known_ids in ((task.queries.ids, of_queries), (task.corpus.ids, of_documents)):
         for text_id in ids:
             check(text_id in known_ids, f'{text_id!r} is not of hpo-overlap', task.name, fix)
-    query_matrix = _ancestor_matrix(tree, task.queries.ids, findings_asked)
-    scores = _shared_information(query_matrix, _ancestor_matrix(tree, task.corpus.ids, findings_told))
+    query_matrix = _ancestor_matrix(tree, task.queries.ids, of_queries)
+    scores = _shared_information(query_matrix, _ancestor_matrix(tree, task.corpus.ids, of_documents))
     by_id = np.argsort(task.corpus.ids.astype(str), kind='stable')[::-1]  # equal scores: by descending id
     best = by_id[np.argsort(-scores[:, by_id], axis=1, kind='stable')[:, :k]]
     rows = [(task.queries.ids[i], task.corpus.ids[j], scores[i, j]) for i in range(len(best)) for j in best[i]]

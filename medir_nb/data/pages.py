@@ -107,7 +107,7 @@ def paragraphs(lines: list[str], hyphenated: set = frozenset()) -> list[str]:
     is_row = rows_among(lines)
     widths = sorted(len(line.strip()) for line in lines if line.strip())
     usual = widths[int(0.8 * len(widths))] if widths else 0
-    found, open_kind = [], ''
+    merged, open_kind = [], ''
     for place, line in enumerate(lines):
         text, kind = ' '.join(line.split()), 'table' if is_row[place] else 'text'
         if not text:
@@ -116,12 +116,12 @@ def paragraphs(lines: list[str], hyphenated: set = frozenset()) -> list[str]:
         if kind == 'table':
             text = ' | '.join(_cells(line))
         if kind != open_kind:
-            found.append(text)
+            merged.append(text)
         else:
-            found[-1] = f'{found[-1]}\n{text}' if kind == 'table' else joined_lines(found[-1], text, hyphenated)
+            merged[-1] = f'{merged[-1]}\n{text}' if kind == 'table' else joined_lines(merged[-1], text, hyphenated)
         is_end = kind == 'text' and len(line.strip()) < 0.75 * usual and not text.endswith('-')
         open_kind = '' if is_end else kind
-    return found
+    return merged
 
 # %% ../../nbs/01_data/16_pages.ipynb #fa9f2f00
 _LEAST_SEEN = 0.9  # share of the signs of the plain reading
@@ -175,8 +175,8 @@ def _heading_places(reader, page_starts: list, text: str) -> list:
         return []
     top = {number - 1: begin for begin, number in page_starts}
     placed = [(top[page], headings) for page, headings in bookmarks if page in top]
-    found = [(max(begin, text.find(headings[-1], begin, begin + 20_000)), headings) for begin, headings in placed]
-    return [[begin, ' > '.join(headings)] for begin, headings in sorted(found, key=lambda item: item[0])]
+    starts = [(max(begin, text.find(headings[-1], begin, begin + 20_000)), headings) for begin, headings in placed]
+    return [[begin, ' > '.join(headings)] for begin, headings in sorted(starts, key=lambda item: item[0])]
 
 # %% ../../nbs/01_data/16_pages.ipynb #512493f0
 def _page_texts(reader) -> list[str]:

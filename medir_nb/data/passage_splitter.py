@@ -216,14 +216,14 @@ def _structure_spans(pieces: list[Piece], windows: PassageSplitter) -> list[tupl
             if size <= room:
                 options.append((best[first][0] + _COST[pieces[first].cut] + (1 - size / room) ** 2, first))
         best.append(min(options))
-    found, last = [], len(pieces)
+    spans, last = [], len(pieces)
     while last:  # from the last passage to the first; `begin` takes in the overlap
         first = begin = best[last][1]
         while begin and pieces[begin].cut != 'heading' and ends[first] - ends[begin - 1] <= windows.overlap:
             begin -= 1
-        found.append((pieces[begin].begin, pieces[last - 1].end))
+        spans.append((pieces[begin].begin, pieces[last - 1].end))
         last = first
-    return found[::-1]
+    return spans[::-1]
 
 # %% ../../nbs/01_data/02_passage_splitter.ipynb #22da2fa3
 def passage_spans(text: str, windows: PassageSplitter, language: str = 'en', headings=None) -> list[tuple[int, int]]:
@@ -233,12 +233,12 @@ def passage_spans(text: str, windows: PassageSplitter, language: str = 'en', hea
         return [(0, len(text))]
     if windows.cuts == 'structure':
         headings = headings_in(text) if headings is None else headings
-        found = _structure_spans(pieces_of(text, windows, language, headings), windows)
+        kept = _structure_spans(pieces_of(text, windows, language, headings), windows)
     else:
         places = unit_spans(text) if by_words else sentence_spans(text, language)
         cut = spans(len(places), windows.size, windows.overlap)
-        found = [(places[first][0], places[last - 1][1]) for first, last in cut if places]
-    return found if len(found) > 1 else [(0, len(text))]
+        kept = [(places[first][0], places[last - 1][1]) for first, last in cut if places]
+    return kept if len(kept) > 1 else [(0, len(text))]
 
 
 def passage_texts(text: str, windows: PassageSplitter, language: str = 'en') -> list[str]:
@@ -355,9 +355,9 @@ def passage_corpus(corpus: Corpus, windows: PassageSplitter, language: str = 'en
 
         key += [language, version('sentencex')]
     store = home() / 'corpora' / f'passages-{fingerprint(key)}.arrow'
-    made = open_table(store, Passages) or write_table(passage_records(corpus, windows, language), store, Passages)
-    made.report['cut from'] = len(corpus)
-    return made
+    passages = open_table(store, Passages) or write_table(passage_records(corpus, windows, language), store, Passages)
+    passages.report['cut from'] = len(corpus)
+    return passages
 
 # %% ../../nbs/01_data/02_passage_splitter.ipynb #8d7e1b55
 def expand_to_passages(frame: pd.DataFrame | None, passages: Passages) -> pd.DataFrame | None:

@@ -164,8 +164,8 @@ def long_form(
             place -= 1
         if place < 0:
             return ''
-    found = before[before.rfind(' ', 0, place) + 1 :]
-    return found if len(found) > len(short) and ' ' in found and short.lower() not in found.lower().split() else ''
+    words = before[before.rfind(' ', 0, place) + 1 :]
+    return words if len(words) > len(short) and ' ' in words and short.lower() not in words.lower().split() else ''
 
 # %% ../../nbs/01_data/10_query_perturbations.ipynb #fd18ca9f
 def defined_abbreviations(
@@ -212,12 +212,12 @@ class Perturbation:
     def wordings(self, text: str) -> list[str]:
         "All that the text may become."
         apply = (make(text) for make, unless in self.lexicons if not (unless and re.search(unless, text)))
-        return [other for other in dict.fromkeys(other for made in apply for other in made) if other != text]
+        return [other for other in dict.fromkeys(other for wording in apply for other in wording) if other != text]
 
     def __call__(self, text: str, seed: int = 0) -> str | None:
         "The text in another wording; None where the rule does not apply."
-        found = self.wordings(text)
-        return random.Random(f'{seed} {self.name} {text}').choice(found) if found else None
+        wordings = self.wordings(text)
+        return random.Random(f'{seed} {self.name} {text}').choice(wordings) if wordings else None
 
 # %% ../../nbs/01_data/10_query_perturbations.ipynb #d05ea779
 @dataclass(frozen=True)
@@ -284,11 +284,11 @@ _KINDS = ('side', 'hyper and hypo', 'increase and decrease', 'course')  # of `re
 def term_wordings() -> dict[str, str]:
     "Name or exact synonym, in small letters → id of its term; of terms with a definition, names first."
     ids = {term.name: term.id for term in hpo_terms('all')}
-    found = {name.casefold(): term_id for name, term_id in ids.items()}
+    term_of = {name.casefold(): term_id for name, term_id in ids.items()}
     for name, *others in vocabulary('hpo').terms:
         for other in others if name in ids else ():
-            found.setdefault(other.casefold(), ids[name])
-    return found
+            term_of.setdefault(other.casefold(), ids[name])
+    return term_of
 
 # %% ../../nbs/01_data/10_query_perturbations.ipynb #87b99ecd
 def opposite_terms() -> dict[tuple[str, str], str]:
@@ -308,10 +308,10 @@ def hpo_contrast() -> Task:
     terms, pairs = read_hpo()[0], opposite_terms()
     queries, judged, listed, labels, groups = [], [], [], {}, {}
     for both, rule in pairs.items():
-        for asked, other in (both, both[::-1]):
-            query_id = f'{asked}|{other}'
-            queries.append({'id': query_id, 'text': terms[asked].name})
-            judged.append({'query_id': query_id, 'doc_id': asked, 'relevance': 1})
+        for term, other in (both, both[::-1]):
+            query_id = f'{term}|{other}'
+            queries.append({'id': query_id, 'text': terms[term].name})
+            judged.append({'query_id': query_id, 'doc_id': term, 'relevance': 1})
             listed += [{'query_id': query_id, 'doc_id': doc_id} for doc_id in both]
             labels[query_id], groups[query_id] = rule, '|'.join(both)
     asked_ids = sorted({term_id for pair in pairs for term_id in pair})

@@ -122,14 +122,14 @@ def _content_format(path: Path, head: bytes) -> Format | None:
     start = head.removeprefix(b'\xef\xbb\xbf').lstrip().lower()
     if start.startswith(_MARKUP):
         return _BY_SUFFIX['.html']
-    found = next((kind for kind in FORMATS if kind.begins and start.startswith(kind.begins)), None)
-    if found is not _BY_SUFFIX['.zip'] or path.name.endswith('.zip'):
-        return found
+    by_start = next((kind for kind in FORMATS if kind.begins and start.startswith(kind.begins)), None)
+    if by_start is not _BY_SUFFIX['.zip'] or path.name.endswith('.zip'):
+        return by_start
     with zipfile.ZipFile(io.BytesIO(file_bytes(path))) as archive:
         for entry, why in _entries(archive):
             check(not why, f'{entry.filename} in it: {why}', path, 'open it in its program and save it again')
         names = archive.namelist()
-    return next((kind for kind in FORMATS if kind.inside and any(n.startswith(kind.inside) for n in names)), found)
+    return next((kind for kind in FORMATS if kind.inside and any(n.startswith(kind.inside) for n in names)), by_start)
 
 # %% ../../nbs/01_data/19_raw.ipynb #69ad1a15
 def _check_content(path: Path, kind: Format):
@@ -138,15 +138,15 @@ def _check_content(path: Path, kind: Format):
         head = stream.read(_HEAD)
     fix = 'open it in its program and save it as .docx, .xlsx or .pptx without a password'
     check(not head.startswith(_OLD_OFFICE), 'an Office file of before 2007, or an encrypted one', path, fix)
-    found = _content_format(path, head)
-    if found is None:
+    by_content = _content_format(path, head)
+    if by_content is None:
         is_free = not (kind.begins or kind.inside)
         what = f'no {kind.name.split(" ", 1)[-1]}, though its name says so'
         check(is_free, what, path, 'fetch it again, or leave it out')
-    elif found is not kind and kind.read is not xml_documents:
-        right = typed(path.with_suffix(found.suffixes[0]).name)
+    elif by_content is not kind and kind.read is not xml_documents:
+        right = typed(path.with_suffix(by_content.suffixes[0]).name)
         fix = f'rename it: mv {typed(path.name)} {right}'
-        raise MedirError(f'{found.name} by its content, {kind.name} by its name', path, fix)
+        raise MedirError(f'{by_content.name} by its content, {kind.name} by its name', path, fix)
 
 # %% ../../nbs/01_data/19_raw.ipynb #09fcf43b
 def document_files(source: str | Path) -> tuple[list[Path], list[Path], list[OSError]]:

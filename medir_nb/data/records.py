@@ -43,15 +43,15 @@ def table_documents(
     header = _header(next(rows, ([], ''))[0])
     check(len(set(header)) == len(header), 'two columns have the same name', path, 'rename one of them')
     has_text = bool(columns and 'text' in columns) or bool({*named['text']} & {*header})
-    found = 0
+    count = 0
     for cells, where in rows:
         if row := _filled(cells, header, where):
-            found += 1
+            count += 1
             if not has_text:
                 row['text'] = '\n'.join(f'{name}: {cell}' for name, cell in row.items() if name not in named['id'])
             document = row_document({**dict.fromkeys(header, ''), **row}, where, named)
             yield document._replace(metadata={**(metadata or {}), **document.metadata})
-    check(found, 'a table without rows', path, 'give the names of the columns in the first line, and rows below it')
+    check(count, 'a table without rows', path, 'give the names of the columns in the first line, and rows below it')
 
 # %% ../../nbs/01_data/15_records.ipynb #156f14c4
 _DELIMITERS = ',;\t|'
@@ -140,16 +140,16 @@ def _tagged_records(text: str):
 def reference_documents(path: Path):
     "The documents of a file of references in RIS or NBIB."
     text, metadata = file_text(path)
-    found = 0
+    references = 0
     for record, line in _tagged_records(text):
         fields = {name: next((record[tag] for tag in tags if tag in record), []) for name, tags in _FIELDS.items()}
         doc_id, title, body = (' '.join(fields.pop(name)).strip() for name in ('id', 'title', 'text'))
         if not (title or body):
             continue
-        found += 1
+        references += 1
         fields = {name: values if len(values) > 1 else values[0] for name, values in fields.items() if values}
         yield Document(doc_id or f'{path.name}:{line}', title, body, '', f'{path}:{line}', metadata | fields)
-    check(found, 'no reference with a title or an abstract', path, 'export it again as RIS or in PubMed format')
+    check(references, 'no reference with a title or an abstract', path, 'export it again as RIS or in PubMed format')
 
 # %% ../../nbs/01_data/15_records.ipynb #e17d96bc
 def bibtex_documents(path: Path):

@@ -338,7 +338,7 @@ def tasks_here(
     names: list,  # as `expand_tasks` takes them
 ) -> list:
     "Those of `names` that can be loaded on this machine; a line for each that cannot."
-    found, (named, unread) = [], expand_tasks(names)
+    here, (named, unread) = [], expand_tasks(names)
     for error in unread.values():
         note(str(error))
     for name in named:
@@ -347,5 +347,5 @@ def tasks_here(
         except MedirError as error:
             note(f'{name}: {error.what}')
             continue
-        found.append(name)
-    return found
+        here.append(name)
+    return here

@@ -235,9 +235,9 @@ def task_from_frames(
         check(are_rows, f'the {what} are no rows', name, "give a data frame, or a list of {'id': …, 'text': …}")
         frame = pd.DataFrame(rows)
         for usual, others in _FRAME_NAMES[what].items():
-            found = [other for other in others if other in frame]
-            if found and not {usual, f'_{usual}'} & set(frame):
-                frame = frame.rename(columns={found[0]: usual})
+            named_otherwise = [other for other in others if other in frame]
+            if named_otherwise and not {usual, f'_{usual}'} & set(frame):
+                frame = frame.rename(columns={named_otherwise[0]: usual})
         tables[what] = frame.to_dict('records')
     query_table = texts_in_memory(tables['queries'], f'{name} queries', Queries)
     corpus_table = texts_in_memory(tables['corpus'], f'{name} corpus')

@@ -106,9 +106,9 @@ def load_folder(
         fields['discarded'] = read_candidates(discarded)
     if 'passages' not in fields:
         fields['passages'] = folder_splitter(folder)
-    made = json_mapping(folder / 'benchmark.json', 'build the benchmark again')
-    fields['judge_models'] = tuple(made.get('judge models', ()))
-    fields['judged_from'] = tuple(made.get('judged from', ()))
+    record = json_mapping(folder / 'benchmark.json', 'build the benchmark again')
+    fields['judge_models'] = tuple(record.get('judge models', ()))
+    fields['judged_from'] = tuple(record.get('judged from', ()))
     name = fields.pop('name')
     return build_task(name, queries, corpus, qrels, allow_unknown_qrels, where=str(folder), split=split, **fields)
 

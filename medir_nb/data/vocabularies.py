@@ -44,20 +44,20 @@ class Vocabulary:
         self.named.pop((), None)
         self.longest = max(map(len, self.named), default=0)
 
-    def found(self, text: str) -> list[int]:
+    def terms_in(self, text: str) -> list[int]:
         "The terms that a text names, by greedy longest match from the left."
-        words, at, found = _term_words(text), 0, []
+        words, at, terms = _term_words(text), 0, []
         while at < len(words):
             lengths = range(min(self.longest, len(words) - at), 0, -1)
             length = next((n for n in lengths if words[at : at + n] in self.named), 0)
-            found += self.named[words[at : at + length]] if length else []
+            terms += self.named[words[at : at + length]] if length else []
             at += length or 1
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(terms))
 
     def additions(self, text: str) -> list[str]:
         "The other wordings of the terms that a text names."
         words_of_text = f' {" ".join(_term_words(text))} '
-        wordings = {_term_words(w): w for number in self.found(text) for w in reversed(self.terms[number])}
+        wordings = {_term_words(w): w for number in self.terms_in(text) for w in reversed(self.terms[number])}
         return [w for words, w in reversed(wordings.items()) if words and f' {" ".join(words)} ' not in words_of_text]
 
 # %% ../../nbs/01_data/09_vocabularies.ipynb #c3f70599

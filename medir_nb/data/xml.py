@@ -149,8 +149,8 @@ def narrative(element) -> str:
 # %% ../../nbs/01_data/17_xml.ipynb #4f60677f
 def _attribute(element, path: str, name: str) -> str:
     "An attribute of what stands at a path below an element; empty where either is missing."
-    found = element.find(path)
-    return '' if found is None else found.get(name, '')
+    child = element.find(path)
+    return '' if child is None else child.get(name, '')
 
 
 def _section_parts(section, level: int = 1):

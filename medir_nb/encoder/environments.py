@@ -67,8 +67,8 @@ def death_of(child: subprocess.Popen, log: Path) -> str:
     "How a child ended, and the last line that it printed."
     code = child.wait()
     lines = [line.strip() for line in log.read_text(errors='replace').splitlines() if line.strip()]
-    how = f'killed by {signal.Signals(-code).name}' if code < 0 else f'exit status {code}'
-    return f'({how}): {lines[-1][:200] if lines else "it said nothing"}'
+    end = f'killed by {signal.Signals(-code).name}' if code < 0 else f'exit status {code}'
+    return f'({end}): {lines[-1][:200] if lines else "it said nothing"}'
 
 # %% ../../nbs/02_encoder/10_environments.ipynb #ff7d1143
 class Worker:

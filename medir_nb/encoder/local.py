@@ -144,8 +144,8 @@ def run_by_openvino(
 
     def forward(**features):
         arrays = {name: features[name].numpy() for name in example}
-        found = compiled.create_infer_request().infer(arrays)
-        return BaseModelOutput(torch.from_numpy(found['last_hidden_state']))
+        outputs = compiled.create_infer_request().infer(arrays)
+        return BaseModelOutput(torch.from_numpy(outputs['last_hidden_state']))
 
     model.forward = forward
 
@@ -155,12 +155,12 @@ def stretches(
     room: int,
 ) -> list[tuple[int, int]]:
     "First and last (exclusive) of the passages that are encoded together."
-    found, size = [(0, 0)], 0
+    spans, size = [(0, 0)], 0
     for place, more in enumerate(sizes):
         begins = size and size + more > room
-        found = [*found, (place, place + 1)] if begins else [*found[:-1], (found[-1][0], place + 1)]
+        spans = [*spans, (place, place + 1)] if begins else [*spans[:-1], (spans[-1][0], place + 1)]
         size = more if begins else size + more
-    return found
+    return spans
 
 # %% ../../nbs/02_encoder/08_local.ipynb #785e64b8
 class _Stretch(NamedTuple):
@@ -175,13 +175,13 @@ def _read_stretches(head: str, parts: list[str], tokenizer, limit: int) -> list[
     "A document as its stretches, each behind the model's mark and the head, which no passage's vector holds."
     first, *last = tokenizer('')['input_ids']
     before, *rows = (tokenizer(text, add_special_tokens=False)['input_ids'] for text in (head, *parts))
-    room, found = limit - 1 - len(last) - len(before), []
+    room, stretches_of_row = limit - 1 - len(last) - len(before), []
     cut, rows = [len(row) > room for row in rows], [row[:room] for row in rows]
     for start, stop in stretches([len(row) for row in rows], room):
         ends = np.cumsum([1 + len(before), *map(len, rows[start:stop])]).tolist()
         ids = [first, *before, *itertools.chain(*rows[start:stop]), *last]
-        found.append(_Stretch(ids, list(itertools.pairwise(ends)), cut[start:stop]))
-    return found
+        stretches_of_row.append(_Stretch(ids, list(itertools.pairwise(ends)), cut[start:stop]))
+    return stretches_of_row
 
 # %% ../../nbs/02_encoder/08_local.ipynb #a7c8b19b
 def run_transformer(model, features: dict, device: str, autocast: str) -> dict:
@@ -212,31 +212,31 @@ def passage_vectors(model, embedded, places: list) -> list[np.ndarray]:
     "The vectors of the passages at `places` of stretches, whose tokens are `embedded` (n, tokens, dim)."
     import torch
 
-    of_row = [row for row, found in enumerate(places) for _ in found]
+    of_row = [row for row, spans in enumerate(places) for _ in spans]
     mask = torch.zeros(len(of_row), embedded.shape[1], dtype=torch.int64, device=embedded.device)
     for number, (begin, end) in enumerate(itertools.chain(*places)):
         mask[number, begin:end] = 1
     pooled = run_pooling(model, {'token_embeddings': embedded[of_row], 'attention_mask': mask})['sentence_embedding']
-    return np.split(pooled.float().cpu().numpy(), np.cumsum([len(found) for found in places])[:-1])
+    return np.split(pooled.float().cpu().numpy(), np.cumsum([len(spans) for spans in places])[:-1])
 
 # %% ../../nbs/02_encoder/08_local.ipynb #a7c8b1a0
 def encode_late(texts: list[str], tokenizer, limit: int, batches: Batches, vectors_of) -> Encoded:
     "Vectors of passages that come with those around them, by `vectors_of(ids, places)`; a document is encoded once."
-    asked = [read_in_document(text) for text in texts]
-    documents = list(dict.fromkeys((head, parts) for head, parts, _ in asked))
+    wanted = [read_in_document(text) for text in texts]
+    documents = list(dict.fromkeys((head, parts) for head, parts, _ in wanted))
     read = [_read_stretches(head, parts, tokenizer, limit) for head, parts in documents]
     rows = list(itertools.chain(*read))
 
     def run(batch):
         return vectors_of([rows[i].ids for i in batch], [rows[i].places for i in batch])
 
-    positions, made = batches.parts(np.array([len(row.ids) for row in rows]), run)
-    of_row = dict(zip(itertools.chain(*positions), itertools.chain(*made), strict=True))
+    positions, encoded = batches.parts(np.array([len(row.ids) for row in rows]), run)
+    of_row = dict(zip(itertools.chain(*positions), itertools.chain(*encoded), strict=True))
     vectors = np.concatenate([of_row[i] for i in range(len(rows))])
     sizes = [end - begin for row in rows for begin, end in row.places]
     starts = np.cumsum([0, *(sum(len(row.places) for row in of) for of in read)])
     place = dict(zip(documents, starts.tolist(), strict=False))
-    at = np.array([place[head, parts] + number for head, parts, number in asked])
+    at = np.array([place[head, parts] + number for head, parts, number in wanted])
     cut = np.array(list(itertools.chain(*(row.cut for row in rows))))
     return Encoded(vectors[at], np.array(sizes, np.int32)[at], cut[at])
 

@@ -255,10 +255,10 @@ _ASKED_FIELDS = ['query_template', 'default_instruction', 'instruction_keys']
 
 def recorded_fields(
     spec: EncoderSpec,
-    asked: bool = False,  # whether it was trained under an instruction a line, and goes on taking them
+    instructed: bool = False,  # whether it was trained under an instruction a line, and goes on taking them
 ) -> dict:
     "What a record beside the weights keeps of a row, as the folder itself has no place for it."
-    names = _BASE_FIELDS + (_PAIR_FIELDS if spec.document_pair_template else []) + (_ASKED_FIELDS if asked else [])
+    names = _BASE_FIELDS + (_PAIR_FIELDS if spec.document_pair_template else []) + (_ASKED_FIELDS if instructed else [])
     code = {'remote_code': True} if spec.remote_code else {}
     return {name: getattr(spec, name) for name in names} | code
 

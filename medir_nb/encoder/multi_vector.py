@@ -181,14 +181,14 @@ class _TokenBackend(Backend):
         names = ('query',) if role == 'query' else ('document', 'passage', 'corpus')
         self.prompt = next(filter(None, map(self.model.prompts.get, names)), '')
 
-    def _ask(self, texts: list[str], **how) -> list:
+    def _ask(self, texts: list[str], **more) -> list:
         "What the library makes of texts; where GPU memory is full, in smaller batches."
         import torch
 
-        asked = {'task': self.role, 'prompt': self.prompt, 'show_progress_bar': False}
+        options = {'task': self.role, 'prompt': self.prompt, 'show_progress_bar': False}
         while True:
             try:
-                return self.model.encode(texts, batch_size=self.shared.batch, **asked, **how)
+                return self.model.encode(texts, batch_size=self.shared.batch, **options, **more)
             except torch.OutOfMemoryError:
                 check(self.shared.batch > 1, 'not even one text fits into the GPU memory', self.spec.name)
                 self.shared.batch //= 2

@@ -69,5 +69,5 @@ def tell_receipt(
     dtype: str,  # in which it is computed
 ):
     "Name in the folder of a run how `subject` is computed."
-    how = {'dtype': dtype, 'execution': str(execution), 'instructions': list(instructions())}
-    tell_run('execution.json', subject, how)
+    receipt = {'dtype': dtype, 'execution': str(execution), 'instructions': list(instructions())}
+    tell_run('execution.json', subject, receipt)

@@ -107,12 +107,12 @@ class ServiceBackend(Backend):
         batches = request_batches(texts, [i for i, text in enumerate(texts) if text.strip()])
         with httpx.Client() as client:
             done, failed = concurrently(lambda batch: self.ask(client, [texts[i] for i in batch]), batches)
-        where, asked = self.server.where, self.spec.dimensions
-        sizes = sorted({vectors.shape[1] for _, (vectors, _) in done}) or [asked or self.spec.dim]
+        where, dimensions = self.server.where, self.spec.dimensions
+        sizes = sorted({vectors.shape[1] for _, (vectors, _) in done}) or [dimensions or self.spec.dim]
         what = f'the server answered with vectors of {sizes[0]:,} and of {sizes[-1]:,} numbers'
         check(len(sizes) == 1, what, where, _SEE)
-        what = f'the server answered with vectors of {sizes[0]:,} numbers, {asked:,} were asked for'
-        check(not (done and asked) or sizes[0] == asked, what, where, _SEE)
+        what = f'the server answered with vectors of {sizes[0]:,} numbers, {dimensions:,} were asked for'
+        check(not (done and dimensions) or sizes[0] == dimensions, what, where, _SEE)
         what = 'how many numbers its vectors have cannot be told from empty texts'
         check(done or failed or self.spec.dim, what, where, 'write dim into its registry row')
         encoded = only_vectors(np.zeros((len(texts), sizes[0]), np.float32))

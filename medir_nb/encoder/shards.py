@@ -174,23 +174,23 @@ def encode_shard(
 def count_shards(store: ShardStore) -> pd.DataFrame:
     "Texts by shard: expected (none for a file that only its reader can count), found and missing."
     counts = pd.DataFrame({'shard': range(len(store.slices)), 'expected': [part.texts for part in store.slices]})
-    found = pd.Series([store.done(number).get('texts') for number in counts.shard], dtype='Int64')
-    counts['expected'] = counts.expected.astype('Int64').fillna(found)
-    counts['found'] = found.fillna(0).astype(int)
+    texts = pd.Series([store.done(number).get('texts') for number in counts.shard], dtype='Int64')
+    counts['expected'] = counts.expected.astype('Int64').fillna(texts)
+    counts['found'] = texts.fillna(0).astype(int)
     return counts.assign(missing=counts.expected - counts.found)
 
 
 def check_whole(store: ShardStore, numbers) -> str:
     "The counts of these shards in a line; a shard that is not finished is an error."
     counts = count_shards(store)
-    asked = counts[counts.shard.isin(list(numbers))]
-    gaps = asked[asked.missing.isna() | (asked.missing > 0)]
+    chosen = counts[counts.shard.isin(list(numbers))]
+    gaps = chosen[chosen.missing.isna() | (chosen.missing > 0)]
     lost = f'{int(gaps.missing.sum()):,} texts are missing in shards {", ".join(map(str, gaps.shard[:10]))}'
     check(not len(gaps), lost, store.place, 'run the same line again')
     left = counts[counts.missing.isna() | (counts.missing > 0)]
-    whole = f'{counted(len(asked), "shard")} of {len(counts)}: {int(asked.expected.sum()):,} texts expected, '
+    whole = f'{counted(len(chosen), "shard")} of {len(counts)}: {int(chosen.expected.sum()):,} texts expected, '
     rest = f'; {counted(len(left), "other shard")} not finished' if len(left) else ''
-    return f'{whole}{int(asked.found.sum()):,} found, 0 missing{rest}'
+    return f'{whole}{int(chosen.found.sum()):,} found, 0 missing{rest}'
 
 # %% ../../nbs/02_encoder/20_shards.ipynb #537f7b1d
 def shard_vectors(store: ShardStore, encoder: Encoder, numbers) -> tuple[Vectors, list[str]]:

@@ -352,8 +352,8 @@ class VectorStore(Blocks):
 
     def has(self, keys: np.ndarray) -> np.ndarray:
         "Whether each of the `keys` need not be encoded."
-        found = self.find(keys) >= 0
-        return found if self.floats is None else found | (self.floats.find(keys) >= 0)
+        is_stored = self.find(keys) >= 0
+        return is_stored if self.floats is None else is_stored | (self.floats.find(keys) >= 0)
 
     def settle(self, keys: np.ndarray):
         "Store the vectors of `keys` in their own form, and let go of floats that waited for it."
@@ -365,8 +365,8 @@ class VectorStore(Blocks):
         vectors = self.floats.vectors(rows[new], {})
         for start in range(0, len(new), _AT_A_TIME):
             part = slice(start, start + _AT_A_TIME)
-            made = layout.rows(layout.arrays(vectors.chunk(start, start + _AT_A_TIME)))
-            self.add(keys[new[part]], Encoded(made, vectors.tokens[part], vectors.truncated[part]))
+            stored = layout.rows(layout.arrays(vectors.chunk(start, start + _AT_A_TIME)))
+            self.add(keys[new[part]], Encoded(stored, vectors.tokens[part], vectors.truncated[part]))
         shutil.rmtree(self.floats.folder, ignore_errors=True)
 
 # %% ../../nbs/02_encoder/13_store.ipynb #5a01518e

@@ -89,11 +89,7 @@ def tensor_faults(
         heads = head_modules(model)
         unexpected = {name for name in unexpected if name.split('.')[0] not in heads}
     misshapen = {name for name, *_ in info.get('mismatched_keys') or ()}
-    faults = {
-        'missing': set(info['missing_keys']) - misshapen,
-        'unexpected': unexpected,
-        'of another shape': misshapen,
-    }
+    faults = {'missing': set(info['missing_keys']) - misshapen, 'unexpected': unexpected, 'of another shape': misshapen}
     return {kind: sorted(names) for kind, names in faults.items()}
 
 # %% ../../nbs/02_encoder/01_worker.ipynb #f4582861
@@ -109,9 +105,9 @@ class Checkpoint:
         code = {'trust_remote_code': True} if settings['remote_code'] else {}
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(settings['tokenizer'], **code)
         # `torch_dtype` is the name that transformers 4 and 5 both take
-        how = {'torch_dtype': getattr(torch, settings['dtype']), **code}
-        how |= {'output_loading_info': True, 'ignore_mismatched_sizes': True}
-        model, info = getattr(transformers, kind).from_pretrained(settings['folder'], **how)
+        options = {'torch_dtype': getattr(torch, settings['dtype']), **code}
+        options |= {'output_loading_info': True, 'ignore_mismatched_sizes': True}
+        model, info = getattr(transformers, kind).from_pretrained(settings['folder'], **options)
         self.tensors = tensor_faults(model, info)
         self.model = model.to(self.device).eval()
 
@@ -209,23 +205,23 @@ class BatchRow:
         "Turn the logits of a step, in place, so that the largest is that of the token which is drawn."
         import torch
 
-        how = self.sampling
-        if how.repetition_penalty != 1:
-            seen, penalty = seen.unique(), how.repetition_penalty
+        sampling = self.sampling
+        if sampling.repetition_penalty != 1:
+            seen, penalty = seen.unique(), sampling.repetition_penalty
             of_seen = logits[seen]
             logits[seen] = torch.where(of_seen > 0, of_seen / penalty, of_seen * penalty)
-        if how.presence_penalty and len(written):
-            logits[written.unique()] -= how.presence_penalty
-        if how.temperature <= 0:
+        if sampling.presence_penalty and len(written):
+            logits[written.unique()] -= sampling.presence_penalty
+        if sampling.temperature <= 0:
             return
-        logits /= how.temperature
-        if how.top_k:
-            logits[logits < logits.topk(min(how.top_k, len(logits))).values[-1]] = -torch.inf
+        logits /= sampling.temperature
+        if sampling.top_k:
+            logits[logits < logits.topk(min(sampling.top_k, len(logits))).values[-1]] = -torch.inf
         kept = torch.arange(len(logits), device=logits.device)
-        if how.top_p < 1:
+        if sampling.top_p < 1:
             # the most likely tokens that together hold this share
             ranked, order = logits.softmax(0).sort(descending=True)
-            kept = order[ranked.cumsum(0) - ranked < how.top_p]
+            kept = order[ranked.cumsum(0) - ranked < sampling.top_p]
         noise = torch.rand(len(logits), generator=self.generator, device=logits.device)[kept].clamp_(1e-20, 1 - 1e-7)
         drawn = logits[kept] - (-noise.log()).log()
         logits.fill_(-torch.inf)

@@ -174,7 +174,7 @@ def words_of_match(score: Scores, query_id: str, doc_id: str) -> str:
     with contextlib.suppress(MedirError):  # a run of elsewhere, whose system or weights are not known here
         if tell := getattr(chain_of(score.system), 'matched_words', None):
             matches = tell(Job(score.task), query_id, doc_id)[:_MATCHES]
-            return ', '.join(f'{asked} → {found} {similarity:.2f}' for asked, found, similarity in matches)
+            return ', '.join(f'{word} → {matched} {similarity:.2f}' for word, matched, similarity in matches)
     return ''
 
 # %% ../../nbs/06_evaluator/04_comparison.ipynb #7ee5f50c

@@ -128,12 +128,12 @@ def find_copies(
     sieve = Duplicates(near)
     texts = zip(task.corpus.ids, task.corpus.texts(), strict=True)
     kinds = Counter(sieve.why_left_out(Document(doc_id, '', text)) for doc_id, text in texts)
-    found = Copies(task, same_texts(task.corpus), kinds['near duplicate'])
+    copies = Copies(task, same_texts(task.corpus), kinds['near duplicate'])
     if not against:
-        return found
+        return copies
     rows = training_rows(against)
     hits = contamination([row for row in rows if 'query' in row], [task])
-    return replace(found, against=against, hits=hits, documents=documents_met(task.corpus, rows, near))
+    return replace(copies, against=against, hits=hits, documents=documents_met(task.corpus, rows, near))
 
 # %% ../../nbs/06_evaluator/12_copies.ipynb #d6d466c4
 def _without(score: Scores, measure: str, left_out: list[str], what: str) -> dict | None:

@@ -225,13 +225,13 @@ def slip_scores(
     system: str,  # an encoder
     task,  # a name, a folder or a `Task`
     slips: list[str] | None = None,  # of `SLIPS`; None: all that the system can make
-    **how,  # of `evaluate`
+    **options,  # of `evaluate`
 ) -> dict:
     "The scores of a system as it is (under '') and with each slip."
     task = load_task(task)
     broken = {'': system} | {slip: with_slip(system, slip) for slip in slips or SLIPS}
     check(any(list(broken.values())[1:]), f'{system} has nothing of that kind', 'slips', f'name others: {_NAMES}')
-    return {slip: evaluate(task, name, **how) for slip, name in broken.items() if name}
+    return {slip: evaluate(task, name, **options) for slip, name in broken.items() if name}
 
 # %% ../../nbs/06_evaluator/07_effects.ipynb #a8adb5f8
 def _slip_row(slip: str, score, whole) -> dict:

@@ -58,14 +58,14 @@ def found_of_exact(run: pd.DataFrame, exact: pd.DataFrame, k: int) -> pd.Series:
     head = first_ranks(run, k)
     bound = head.query_id.map(lowest)
     as_good = head[head.score >= bound - _ROUNDED * bound.abs()]
-    found = as_good.groupby('query_id').size().reindex(lowest.index, fill_value=0)
-    return (found / first.groupby('query_id', sort=False).size()).clip(upper=1)
+    hits = as_good.groupby('query_id').size().reindex(lowest.index, fill_value=0)
+    return (hits / first.groupby('query_id', sort=False).size()).clip(upper=1)
 
 # %% ../../nbs/06_evaluator/03_evaluation.ipynb #a2200006
 def _beside_exact(scores: Scores, exact: Scores, k: int) -> dict:
     "Mean and interval of `recall@k` against the exact run, and of what each measure loses."
-    found = found_of_exact(scores.run, exact.run, k)
-    compared = {f'recall@{k}': (float(found.mean()), *interval(found.values, scores.groups(found.index)))}
+    recall = found_of_exact(scores.run, exact.run, k)
+    compared = {f'recall@{k}': (float(recall.mean()), *interval(recall.values, scores.groups(recall.index)))}
     for measure in scores.measures:
         lost = exact.values(measure) - scores.values(measure)
         lower_upper = interval(lost.values, scores.groups(lost.index))

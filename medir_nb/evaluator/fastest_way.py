@@ -54,9 +54,9 @@ def fastest(
         calls.append(partial(encoder.encode, encoder.render(rows, 'document', instruction), 'document', instruction))
     seconds = seconds_of(calls, rounds)
     scores = [evaluate(task, name, [measure], device='cpu') for name in ready]
-    found = [compare(scores[0], score, measure, show=0) for score in scores]
+    comparisons = [compare(scores[0], score, measure, show=0) for score in scores]
     table = pd.DataFrame({'system': list(ready), 'times as fast': np.median(seconds[:, :1] / seconds, axis=0)})
     for name in ('difference', 'low', 'high'):
-        table[name] = [getattr(one, name) for one in found]
+        table[name] = [getattr(one, name) for one in comparisons]
     table['within'] = table.low.fillna(table.difference) >= -loss
     return table.sort_values(['within', 'times as fast'], ascending=False)

@@ -40,8 +40,8 @@ def _fused_values(task, runs: list, method: str, settings: tuple, candidates: li
     columns = {}
     for number, weights in enumerate(progress(candidates, desc='weights')):
         fused = COMBINATIONS[method](Fusion((), None, method, weights, settings)).fuse(runs, 100)
-        found = per_query(task.qrels, without_discarded(fused, task), [measure])
-        columns[number] = found.set_index('query_id').value
+        values = per_query(task.qrels, without_discarded(fused, task), [measure])
+        columns[number] = values.set_index('query_id').value
     return pd.DataFrame(columns)
 
 
@@ -64,8 +64,8 @@ class FusionTuning:
     def rows(self) -> pd.DataFrame:
         "Mean and interval of tuned and equal weights, and of their difference."
         kinds = {'tuned, outer folds': self.tuned, 'equal weights': self.equal, 'difference': self.tuned - self.equal}
-        found = [(name, values.mean(), *interval(values.to_numpy(), self.group)) for name, values in kinds.items()]
-        return pd.DataFrame(found, columns=['weights', self.measure, 'low', 'high'])
+        means = [(name, values.mean(), *interval(values.to_numpy(), self.group)) for name, values in kinds.items()]
+        return pd.DataFrame(means, columns=['weights', self.measure, 'low', 'high'])
 
     def __str__(self):
         rows = [f'{n:20s} {v:.4f} {ends_text(low, high)}' for n, v, low, high in self.rows().itertuples(index=False)]

@@ -18,7 +18,7 @@ _TOGETHER = re.compile(rf'{_NUMBER} \[{_NUMBER}, {_NUMBER}\]|(?<=\| ){_NUMBER} [
 
 def keep_together(markup: str) -> str:
     "HTML whose values do not part from their intervals and differences at the end of a line."
-    return _TOGETHER.sub(lambda found: f'<span style="white-space:nowrap">{found[0]}</span>', markup)
+    return _TOGETHER.sub(lambda match: f'<span style="white-space:nowrap">{match[0]}</span>', markup)
 
 # %% ../../nbs/06_evaluator/11_score_frames.ipynb #89e63240
 class ScoreFrame(pd.DataFrame):

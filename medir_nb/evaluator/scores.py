@@ -189,9 +189,9 @@ def _ann_columns(compared: dict, measure: str) -> dict:
     "What an approximate index finds of the exact lists, and what it loses of a measure."
     if not compared:
         return {}
-    [(recall, found)] = [(name, values) for name, values in compared.items() if name.startswith('recall@')]
+    [(recall, ends)] = [(name, values) for name, values in compared.items() if name.startswith('recall@')]
     lost = dict(zip(('loss', 'loss_low', 'loss_high'), compared[measure], strict=True))
-    return {recall: found[0], f'{recall}_low': found[1], f'{recall}_high': found[2], **lost}
+    return {recall: ends[0], f'{recall}_low': ends[1], f'{recall}_high': ends[2], **lost}
 
 # %% ../../nbs/06_evaluator/02_scores.ipynb #e81de41b
 def score_row(scores: Scores, measure: str) -> dict:
@@ -246,22 +246,22 @@ def most_discarded(task: Task) -> int:
 # %% ../../nbs/06_evaluator/02_scores.ipynb #e2e3b64c
 def _check_shared(task: Task, run: pd.DataFrame, where: str):
     "Refuse a run that shares no query or document with its task; say what of them is missing."
-    judged, asked = set(task.qrels[task.qrels.relevance > 0].query_id), set(run.query_id)
+    judged, in_run = set(task.qrels[task.qrels.relevance > 0].query_id), set(run.query_id)
     fix = 'give the run and the judgements of one collection'
-    what = f'none of its queries ({", ".join(sorted(asked)[:3])}) is judged ({", ".join(sorted(judged)[:3])})'
-    check(judged & asked, what, where, fix)
-    found = run.doc_id[run.query_id.isin(judged)].drop_duplicates()
-    known = found.isin(task.qrels.doc_id if task.corpus is None else list(task.corpus.ids))
+    what = f'none of its queries ({", ".join(sorted(in_run)[:3])}) is judged ({", ".join(sorted(judged)[:3])})'
+    check(judged & in_run, what, where, fix)
+    retrieved = run.doc_id[run.query_id.isin(judged)].drop_duplicates()
+    known = retrieved.isin(task.qrels.doc_id if task.corpus is None else list(task.corpus.ids))
     known_to = 'the judgements' if task.corpus is None else 'the corpus'
-    check(known.any(), f'none of its documents ({", ".join(found[:3])}) is in {known_to}', where, fix)
+    check(known.any(), f'none of its documents ({", ".join(retrieved[:3])}) is in {known_to}', where, fix)
     missing = {
-        ('judged query', 'judged queries', 'without a document, which score 0'): len(judged - asked),
-        ('query', 'queries', 'not judged'): len(asked - set(task.qrels.query_id)),
+        ('judged query', 'judged queries', 'without a document, which score 0'): len(judged - in_run),
+        ('query', 'queries', 'not judged'): len(in_run - set(task.qrels.query_id)),
         ('document', '', 'not in the corpus'): int((~known).sum()) if task.corpus is not None else 0,
     }
     faults = [f'{counted(n, one, many)} {what}' for (one, many, what), n in missing.items() if n]
     if faults:
-        of = f'{counted(len(judged), "judged query", "judged queries")} and {len(asked):,} in the run'
+        of = f'{counted(len(judged), "judged query", "judged queries")} and {len(in_run):,} in the run'
         note(f'{where}: {", ".join(faults)} (of {of})')
 
 # %% ../../nbs/06_evaluator/02_scores.ipynb #95e79b3d

@@ -119,20 +119,20 @@ def system_speed(
     check(least >= 1, f'documents, queries, searched and repeats go down to {least}', 'speed', 'write positive numbers')
     singly, label = [task.queries.take([i]) for i in range(min(queries, len(task.queries)))], row_label(system, task)
     with retriever_of(tree).trial(Job(task, dtype, device), documents, searched, seed) as trial:
-        found = _clocked(trial, singly, repeats)
-    return Speed(label, system if isinstance(system, str) else label, **found)
+        times = _clocked(trial, singly, repeats)
+    return Speed(label, system if isinstance(system, str) else label, **times)
 
 # %% ../../nbs/06_evaluator/09_speed.ipynb #55f56a66
 def _measured(systems, task, measure: Callable, subject: str) -> tuple[list, dict]:
     "What `measure(system)` gives for each system, and `(system, task) → MedirError` for what could not run."
-    found, not_run = [], {}
+    measured, not_run = [], {}
     for system in systems:
         try:
-            found.append(measure(system))
+            measured.append(measure(system))
         except MedirError as error:
             not_run[str(system), str(task)] = error
             note(f'the {subject} of {system}: {error}')
-    return found, not_run
+    return measured, not_run
 
 
 def measure_speeds(
@@ -250,10 +250,10 @@ def measure_throughput(
 
 # %% ../../nbs/06_evaluator/09_speed.ipynb #2d45583d
 def throughput_table(
-    found: list[dict],  # of `measure_throughput`
+    measured: list[dict],  # of `measure_throughput`
 ) -> pd.DataFrame:
     "Throughputs with their conditions, a row a system; ratios are to the first."
-    frame = pd.DataFrame(found)
+    frame = pd.DataFrame(measured)
     shown = pd.DataFrame({'system': frame.system, 'queries/s': frame.queries_per_second.round(1)})
     shown['ratio'] = (frame.queries_per_second / frame.queries_per_second.iloc[0]).round(2)
     shown['least'], shown['most'] = frame.least.round(1), frame.most.round(1)

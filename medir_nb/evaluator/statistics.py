@@ -242,8 +242,8 @@ class Power:
         show = 'would show' if self.ahead else 'show'
         seen = f'{self.n:,} {self.of} {show} a difference of {self.smallest:.3f}' if self.n >= FEWEST else ''
         few = f'{self.n:,} {self.of} are too few to show any difference'
-        how = f'paired, α {ALPHA}, power {POWER}; differences spread by {self.spread:.2f}, from {self.source}'
-        return f'{seen or few}; {self.words()} ({how})'
+        assumptions = f'paired, α {ALPHA}, power {POWER}; differences spread by {self.spread:.2f}, from {self.source}'
+        return f'{seen or few}; {self.words()} ({assumptions})'
 
 # %% ../../nbs/06_evaluator/00_statistics.ipynb #c7565c99
 def rounded(n: int) -> int:

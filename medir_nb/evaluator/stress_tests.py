@@ -125,8 +125,8 @@ def kind_row(base: Scores, changed: Scores, effects: pd.DataFrame, measure: str)
 def loss_text(worst, measure: str) -> str:
     "What the kind that costs a system most takes from it."
     is_shown = worst.difference < 0 and worst.p_holm <= ALPHA
-    how = 'is weakest at' if is_shown else 'is not shown to lose by any kind, most by'
-    return f'{how} {worst.kind} ({measure} {worst.difference:+.3f} {ends_text(worst.low, worst.high, "+.3f")})'
+    start = 'is weakest at' if is_shown else 'is not shown to lose by any kind, most by'
+    return f'{start} {worst.kind} ({measure} {worst.difference:+.3f} {ends_text(worst.low, worst.high, "+.3f")})'
 
 # %% ../../nbs/06_evaluator/05_stress_tests.ipynb #eae9b770
 @dataclass(frozen=True)
@@ -201,13 +201,13 @@ def stress(
     "Ask `systems` the queries of `task` as they are and as each rule words them."
     task, known = load_task(task, **task_options), registry('stress')
     check(task.kind != 'pairs', 'sentence pairs have no queries', task.name, 'name a task of retrieval')
-    asked, rules = kinds or list(known), perturbations(task.language, task.corpus, pairs, kinds)
+    chosen, rules = kinds or list(known), perturbations(task.language, task.corpus, pairs, kinds)
     silent = {}
-    for kind in (kind for kind in asked if kind not in rules):
+    for kind in (kind for kind in chosen if kind not in rules):
         why = 'wants pairs of yours' if 'reader' in str(known[kind]['languages']) else f'no rule for {task.language}'
         dropped = known[kind].get('drops', {}).get(task.language)
         silent[kind] = f'dropped for {task.language}: {dropped}' if dropped else why
-    worded = {kind: perturbed_task(task, rules[kind], seed) for kind in asked if kind in rules}
+    worded = {kind: perturbed_task(task, rules[kind], seed) for kind in chosen if kind in rules}
     silent |= {kind: 'applies to no query' for kind, changed in worded.items() if changed is None}
     worded = {kind: changed for kind, changed in worded.items() if changed is not None}
     rows, queries = [], []

@@ -63,11 +63,11 @@ _AT_A_TIME = 5000  # documents whose words are in memory
 @label('rarity')
 def rarest_words(task: Task) -> dict:
     "Thirds by how many documents hold the rarest word of a query."
-    how, held = word_analyzer(task.language), Counter()
+    analyzer, held = word_analyzer(task.language), Counter()
     for start in range(0, len(task.corpus), _AT_A_TIME):
-        for words in analyze(task.corpus.texts(start, start + _AT_A_TIME), *how):
+        for words in analyze(task.corpus.texts(start, start + _AT_A_TIME), *analyzer):
             held.update(set(words))
-    rarest = [min((held[word] for word in words), default=0) for words in analyze(task.queries.texts(), *how)]
+    rarest = [min((held[word] for word in words), default=0) for words in analyze(task.queries.texts(), *analyzer)]
     return dict(zip(task.queries.ids, thirds(rarest, ('rare', 'middle', 'common'), 'documents'), strict=True))
 
 # %% ../../nbs/06_evaluator/01_subgroup_scores.ipynb #8b098545
@@ -85,7 +85,8 @@ def query_wordings(task: Task) -> dict:
     "`clinical` or `lay`, by the names of HPO's terms that a query holds; else `names no term`."
     texts, known = zip(task.queries.ids, task.queries.texts(), strict=True), _wordings()
     return {
-        query_id: next((kind for kind in known if known[kind].found(text)), 'names no term') for query_id, text in texts
+        query_id: next((kind for kind in known if known[kind].terms_in(text)), 'names no term')
+        for query_id, text in texts
     }
 
 # %% ../../nbs/06_evaluator/01_subgroup_scores.ipynb #99b2f352

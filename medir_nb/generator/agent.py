@@ -197,7 +197,7 @@ def _begin(task, expansion: tuple, kind: str) -> tuple[dict, dict, LLM, list]:
     what = f'{name} takes whole turns only, and cannot go on with a text that was begun'
     fix = f'write +{method}({name},place=user)'
     check(settings['place'] != 'assistant' or model.spec.continues, what, task.name, fix)
-    asked = requests_of(task, method, model, settings)
+    by_query = requests_of(task, method, model, settings)
     remarks, context = row['told'][task.language], model.spec.context
 
     stop = tuple(row[name][1] for name in ('query', 'answer') if row.get(name))
@@ -208,7 +208,7 @@ def _begin(task, expansion: tuple, kind: str) -> tuple[dict, dict, LLM, list]:
         first = replace(request, stop=stop, sampling=sampling)
         return Dialogue(first, row, settings, remarks=remarks, context=context, max_tokens=most)
 
-    dialogues = [[dialogue(request) for request in of_query] for of_query in asked]
+    dialogues = [[dialogue(request) for request in of_query] for of_query in by_query]
     return row, settings, model, dialogues
 
 # %% ../../nbs/03_generator/09_agent.ipynb #8c664e8f
@@ -292,9 +292,7 @@ def search_and_write(
     mark = {} if row.get('answer') else model.spec.answer
     expanded = usable(task, pairs, mark, settings, row, stats)
     faults = Counter(fault for dialogue in dialogues for fault in dialogue.faults)
-    return replace(
-        expanded, faults={**expanded.faults, **{fault: faults[fault] for fault in SEARCH_FAULTS if faults[fault]}}
-    )
+    return replace(expanded, faults={**expanded.faults, **{f: faults[f] for f in SEARCH_FAULTS if faults[f]}})
 
 # %% ../../nbs/03_generator/09_agent.ipynb #2c58699b
 def pending_turns(

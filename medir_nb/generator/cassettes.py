@@ -53,10 +53,10 @@ class Request:
         "The hash of rendered prompt, model, revision, sampling, seed and index; a model's name may change."
         shown = self.messages() if spec.chat == 'template' else spec.chat.replace('{prompt}', self.prompt)
         later_turns = [list(self.turns), list(self.stop), []]  # the last was once filled, and keys stay
-        asked = list(self.cut or ()), spec.context, spec.hub, spec.revision, asdict(self.sampling), self.index
+        about = list(self.cut or ()), spec.context, spec.hub, spec.revision, asdict(self.sampling), self.index
         more = later_turns if any(later_turns) else ()
         # the number changes with the meaning of what follows
-        return fingerprint('generation', 1, shown, spec.chat, spec.chat_options, *asked, *more)
+        return fingerprint('generation', 1, shown, spec.chat, spec.chat_options, *about, *more)
 
     def shorter(self, characters: int) -> 'Request':
         "This request with `characters` characters left of its `cut`."

@@ -126,13 +126,13 @@ def requests_of(
     what, fix = f'+{method} reads passages', 'use retrieval.expanded_texts, which finds them'
     check(passages is not None or not reads_passages, what, task.name, fix)
     passages = passages if reads_passages else [''] * len(texts)
-    asked = []
+    by_query = []
     for query, text, shown in zip(task.queries.ids, texts, passages, strict=True):
         values = {'query': text, 'passages': shown} if reads_passages else {'query': text}
         prompt, cut = fill(template, 'passages' if shown else 'query', **values)
         requests = [Request(prompt, sampling, spec.system, i, cut, str(query), method) for i in range(settings['n'])]
-        asked.append(requests)
-    return asked
+        by_query.append(requests)
+    return by_query
 
 # %% ../../nbs/03_generator/08_expansion.ipynb #4ec02fce
 @dataclass
@@ -171,14 +171,14 @@ def usable(
 def _generated_answers(task, method: str, name: str, settings: dict, passages):
     "The answers of a model, from its cassette or from itself: pairs, its mark, and counts."
     model = llm(name)
-    asked = requests_of(task, method, model, settings, passages)
-    requests = [request for of_query in asked for request in of_query]
+    by_query = requests_of(task, method, model, settings, passages)
+    requests = [request for of_query in by_query for request in of_query]
     missing = len(model.missing(requests))
     generations = model.generate(requests)
     if missing and model.backend_name in HOLDS_GPU:
         model.close()
     answers = iter(generations)
-    pairs = [[(next(answers), request.prompt) for request in of_query] for of_query in asked]
+    pairs = [[(next(answers), request.prompt) for request in of_query] for of_query in by_query]
     counts = {'generated': missing, 'replayed': len(requests) - missing}
     return pairs, model.spec.answer, {**counts, 'tokens': sum(generation.tokens for generation in generations)}
 
@@ -221,8 +221,8 @@ def pending_generations(
         imported_texts(task, method, name, settings['n'])
         return 0
     model = llm(name)
-    asked = requests_of(task, method, model, settings, passages)
-    return len(model.missing([request for of_query in asked for request in of_query]))
+    by_query = requests_of(task, method, model, settings, passages)
+    return len(model.missing([request for of_query in by_query for request in of_query]))
 
 # %% ../../nbs/03_generator/08_expansion.ipynb #73071cfa
 def fuse_sparse(

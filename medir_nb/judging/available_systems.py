@@ -92,17 +92,17 @@ def encoders_in_time(study: StudyFolder, names: list[str]) -> tuple[list[str], d
 def adaptations(study: StudyFolder) -> list[dict]:
     "What `medir study adapt` recorded of each model; none where it did not run, and an error where the file is torn."
     path = study.folder / 'adapt.json'
-    found = read_json(path, {}).get('adaptations')
+    recorded = read_json(path, {}).get('adaptations')
     fix = 'delete it and run medir study adapt again; what it trained stays'
-    check(not path.exists() or isinstance(found, list), 'this is no record of adaptations', path, fix)
-    return found or []
+    check(not path.exists() or isinstance(recorded, list), 'this is no record of adaptations', path, fix)
+    return recorded or []
 
 
 def adapted_systems(study: StudyFolder) -> tuple[list[str], dict[str, str]]:
     "The adapted models that were shown to be better, and why others are left out."
-    found = adaptations(study)
-    better = [one['system'] for one in found if one['better']]
-    others = {one['system']: f'adapted by {one["method"]}, and not shown to be better' for one in found}
+    recorded = adaptations(study)
+    better = [one['system'] for one in recorded if one['better']]
+    others = {one['system']: f'adapted by {one["method"]}, and not shown to be better' for one in recorded}
     return better, {system: why for system, why in others.items() if system not in better}
 
 # %% ../../nbs/07_judging/09_available_systems.ipynb #2d08596e
@@ -118,11 +118,11 @@ def _is_recorded(writer: str, tasks: list[Task]) -> bool:
 def recorded_writers(tasks) -> list[str]:
     "Language models of the registry whose texts for all queries are recorded, and a note where there are none."
     tasks = list(tasks)
-    found = [writer for writer in registry('llms') if _is_recorded(writer, tasks)]
-    if not found:
+    writers = [writer for writer in registry('llms') if _is_recorded(writer, tasks)]
+    if not writers:
         many = counted(sum(len(task.queries) for task in tasks), 'query', 'queries')
         note(f'no language model has its HyDE texts for all {many} recorded, so none expands; --llm asks one')
-    return found
+    return writers
 
 # %% ../../nbs/07_judging/09_available_systems.ipynb #acc1a560
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ def reranking_task(
     qrels = _sampled_qrels(labels, {'positive': positives, 'negative': negatives}, seed)
     check(len(qrels), 'no query has a positive and a negative', task.name, 'judge more pairs, or lower the cut')
     kept, listed = set(qrels.query_id), set(qrels.doc_id)
-    made = build_task(
+    reranked = build_task(
         name or f'{task.name}[reranking]',
         task.queries.take([i for i, query_id in enumerate(task.queries.ids) if query_id in kept]),
         task.corpus.take([i for i, doc_id in enumerate(task.corpus.ids) if doc_id in listed]),
@@ -66,8 +66,8 @@ def reranking_task(
         groups=task.groups,
         query_titles=True,
     )
-    made.report['queries_left_out'] = labels.query_id.nunique() - len(kept)
-    return made
+    reranked.report['queries_left_out'] = labels.query_id.nunique() - len(kept)
+    return reranked
 
 # %% ../../nbs/07_judging/05_building.ipynb #52285404
 def _write_judgements(task: Task, folder: Path):
@@ -86,11 +86,11 @@ def _write_judgements(task: Task, folder: Path):
 def write_task(
     task: Task,  # of `benchmark_task` or `reranking_task`
     folder: str | Path,
-    made: dict | None = None,  # how it was made: `judges`, and whatever should be kept
+    record: dict | None = None,  # how it was made: `judges`, and whatever should be kept
 ) -> Path:
     "Write a task as a folder, whole or absent."
     folder = Path(folder)
-    made = made or {}
+    record = record or {}
     odd = next((i for i in (*task.corpus.ids, *task.queries.ids) if any(c in i for c in '\t\n\r')), '')
     check(not odd, f'the id {odd!r} holds a tab or a line break', task.name, 'rename it')
     with lock(folder), atomic_folder(folder) as part:
@@ -102,12 +102,12 @@ def write_task(
             name=folder.name,
             language=task.language,
             has_lists=task.candidates is not None,
-            is_answered=made.get('recipe') == 'cmirb',
-            judges=', '.join(made.get('judges', ['unnamed judges'])),
-            by_person=made.get('by a person', 0),
+            is_answered=record.get('recipe') == 'cmirb',
+            judges=', '.join(record.get('judges', ['unnamed judges'])),
+            by_person=record.get('by a person', 0),
         )
         (part / 'README.md').write_text(card, encoding='utf-8')
-        write_json(part / 'benchmark.json', {'report': task.report, 'measures': list(task.measures), **made})
+        write_json(part / 'benchmark.json', {'report': task.report, 'measures': list(task.measures), **record})
     return folder
 
 # %% ../../nbs/07_judging/05_building.ipynb #8bf3a51c
@@ -145,13 +145,13 @@ class Benchmark:
 
     def write(self, folder: str | Path, rerank: dict | None = None, **options) -> list[Path]:
         "Write `retrieval` and, with settings of `reranking_task`, `reranking`, with votes and labels in each record."
-        folder, made = Path(folder), self.made | {'labels': label_counts(self.labels)}
+        folder, record = Path(folder), self.made | {'labels': label_counts(self.labels)}
         if 'by' in self.labels:
-            made['by a person'] = int((self.labels.by == 'person').sum())
-        paths = [write_task(self.as_task(**options), folder / 'retrieval', made | options)]
+            record['by a person'] = int((self.labels.by == 'person').sum())
+        paths = [write_task(self.as_task(**options), folder / 'retrieval', record | options)]
         if rerank is not None:
             ranked = reranking_task(self.task, self.labels, **rerank)
-            paths.append(write_task(ranked, folder / 'reranking', made | rerank))
+            paths.append(write_task(ranked, folder / 'reranking', record | rerank))
         for name, frame in (('votes', self.votes), ('labels', self.labels)):
             with atomic_path(folder / f'{name}.csv') as part:
                 frame.to_csv(part, index=False, lineterminator='\n')
@@ -175,11 +175,11 @@ def build_benchmark(
     pool = pool_documents(task, retrievers, size, rule, dtype, device)
     check(len(pool), 'no retriever found anything', task.name, 'take other retrievers')
     votes = collect_votes(judges, task, pool.pairs)
-    made = {'source': task.name, 'retrievers': pool.retrievers, 'size': size, 'rule': rule}
+    record = {'source': task.name, 'retrievers': pool.retrievers, 'size': size, 'rule': rule}
     stands_on = set().union(*map(judge_models, judges))
-    made |= {'judges': [judge.name for judge in judges], 'judge models': sorted(stands_on)}
-    made |= {'cut': cut, 'unread': unread}
-    return Benchmark(task, pool, votes, consensus(votes, cut, unread), made)
+    record |= {'judges': [judge.name for judge in judges], 'judge models': sorted(stands_on)}
+    record |= {'cut': cut, 'unread': unread}
+    return Benchmark(task, pool, votes, consensus(votes, cut, unread), record)
 
 # %% ../../nbs/07_judging/05_building.ipynb #e342852f
 def benchmark_row(built: Benchmark) -> dict:

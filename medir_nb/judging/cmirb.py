@@ -56,11 +56,11 @@ def medical_rows(rows: list[dict], of_field: str, roles: Roles, counts: Counter)
     return [row for row, answer in zip(rows, answers, strict=True) if answer]
 
 # %% ../../nbs/07_judging/07_cmirb.ipynb #5544aa43
-def shortlists(found: list[list[Candidate]], roles: Roles, best: int, counts: Counter) -> list[list[Candidate]]:
+def shortlists(retrieved: list[list[Candidate]], roles: Roles, best: int, counts: Counter) -> list[list[Candidate]]:
     "The best few of what was found for each query."
-    found, lists = [candidates for candidates in found if candidates], []
-    rankings = role_answers(roles, 'best', [(of[0].query, [c.document for c in of]) for of in found])
-    for candidates, order in zip(found, rankings, strict=True):
+    retrieved, lists = [candidates for candidates in retrieved if candidates], []
+    rankings = role_answers(roles, 'best', [(of[0].query, [c.document for c in of]) for of in retrieved])
+    for candidates, order in zip(retrieved, rankings, strict=True):
         is_list = isinstance(order, (list, tuple)) and bool(order)
         is_ranking = is_list and len(set(order)) == len(order) and set(order) <= set(range(len(candidates)))
         counts['queries whose ranking is none'] += not is_ranking
@@ -135,8 +135,8 @@ class AnsweredBenchmark:
     def write(self, folder: str | Path, models=()) -> Path:
         "Write `retrieval` and `trail.csv`; systems on the weights of `models` aren't scored on the task."
         folder, weights = Path(folder), sorted({weights_of(llm_spec, name) for name in models})
-        made = self.made | {'recipe': 'cmirb', 'judge models': weights, 'counts': dict(self.counts)}
-        path = write_task(self.task, folder / 'retrieval', made)
+        record = self.made | {'recipe': 'cmirb', 'judge models': weights, 'counts': dict(self.counts)}
+        path = write_task(self.task, folder / 'retrieval', record)
         with atomic_path(folder / 'trail.csv') as part:
             self.trail.to_csv(part, index=False, lineterminator='\n')
         return path
@@ -167,9 +167,9 @@ def build_cmirb(
     check(queries and documents, 'nothing medical is left', name, 'look at the role is_medical')
     text_of, document_of = {row['id']: row['text'] for row in queries}, {row['id']: row['doc'] for row in documents}
     if pairs is None:
-        found = retrieved_candidates(queries, documents, retriever, top, language, **options)
+        candidates = retrieved_candidates(queries, documents, retriever, top, language, **options)
         references = {str(row['id']): row.get('answer', '') for row in queries}
-        trail = evidence_trail(shortlists(found, roles, best, counts), references, roles, keep)
+        trail = evidence_trail(shortlists(candidates, roles, best, counts), references, roles, keep)
         positives = [match.candidate for match in trail if match.outcome == 'verified']
     else:
         there = [(q, d) for q, d in pairs if q in text_of and d in document_of]
@@ -181,8 +181,8 @@ def build_cmirb(
     task = task_from_frames(*frames, qrels, name=name, language=language or None)
     counts['queries without a relevant document'] += len(queries) - len(task.queries)
     rows = [(m.candidate.query_id, m.candidate.doc_id, m.evidence, m.answer, m.outcome) for m in trail]
-    made = {'retriever': str(retriever), 'top': top, 'best': best, 'keep': keep, 'scale': str(scale)}
-    return AnsweredBenchmark(task, pd.DataFrame(rows, columns=[*PAIR, 'evidence', 'answer', 'outcome']), counts, made)
+    record = {'retriever': str(retriever), 'top': top, 'best': best, 'keep': keep, 'scale': str(scale)}
+    return AnsweredBenchmark(task, pd.DataFrame(rows, columns=[*PAIR, 'evidence', 'answer', 'outcome']), counts, record)
 
 # %% ../../nbs/07_judging/07_cmirb.ipynb #accde2c3
 def answered_quality(
@@ -238,10 +238,12 @@ class ModelRoles:
     def _ask(self, role: str, items: list) -> list:
         "What the model answers to each item; None where the answer is broken."
         form, name, kind, names = _STEPS[role]
-        how = PromptBatch(self.model, 'cmirb-steps', self.language, form, most_repeated=1, usage=self.usage, **self.how)
+        shared = PromptBatch(
+            self.model, 'cmirb-steps', self.language, form, most_repeated=1, usage=self.usage, **self.how
+        )
         more = {'n': str(self.best)} if role == 'best' else {}
         rows = [{'id': str(i), 'shown': _shown(item, names) | more} for i, item in enumerate(items)]
-        answers = ask_about(rows, lambda row: row['shown'], how)
+        answers = ask_about(rows, lambda row: row['shown'], shared)
         # a number or a yes has no language
         usable = [(text, [f for f in faults if f != 'wrong language']) for [(text, faults)] in answers]
         read, _ = read_answers(usable, pydantic.create_model(form, **{name: (kind, ...)}))

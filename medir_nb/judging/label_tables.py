@@ -29,8 +29,8 @@ def csv_rows(path: Path) -> list[tuple[dict, str]]:
     first_line = text.partition('\n')[0]
     # a cell may hold line breaks, so the reader gets the text as it is; strict: a quotation mark without its end
     # would take all that follows into its cell
-    how = {'delimiter': max(',;\t|', key=first_line.count), 'strict': True}
-    reader = csv.DictReader(io.StringIO(text, newline=''), **how)
+    options = {'delimiter': max(',;\t|', key=first_line.count), 'strict': True}
+    reader = csv.DictReader(io.StringIO(text, newline=''), **options)
     try:
         named = Counter(name.strip() for name in reader.fieldnames or () if name.strip())
         twice = [name for name, times in named.items() if times > 1]
@@ -73,5 +73,5 @@ def filled_page(file: str, **values) -> str:
     import jinja2
 
     page = (importlib.resources.files('medir_nb') / 'registry' / 'web' / file).read_text('utf-8')
-    how = {'autoescape': file.endswith('.html'), 'keep_trailing_newline': True, 'undefined': jinja2.StrictUndefined}
-    return jinja2.Environment(**how).from_string(page).render(**values)
+    options = {'autoescape': file.endswith('.html'), 'keep_trailing_newline': True, 'undefined': jinja2.StrictUndefined}
+    return jinja2.Environment(**options).from_string(page).render(**values)

@@ -314,16 +314,16 @@ def _decided_labels(study: StudyFolder, votes: pd.DataFrame, settled: pd.DataFra
     # a grade whose document is gone stays in the file: the document may come back
     _write_decided(study, decided[~decided.query_id.isin(unfinished | disputed)].dropna(subset='grade'))
     graded = finished[~finished.query_id.isin(disputed)]
-    found = set(graded[graded.grade > 0].query_id)
+    answered = set(graded[graded.grade > 0].query_id)
     people = votes[votes.annotator != ADJUDICATED].annotator.value_counts(sort=False)
     return Labels(
         votes=int(people.sum()),
         people={name: int(n) for name, n in people.items()},
-        pairs=int(graded.query_id.isin(found).sum()),
+        pairs=int(graded.query_id.isin(answered).sum()),
         grades={str(grade): int(n) for grade, n in graded.grade.value_counts().sort_index().items()},
         how={how: int(n) for how, n in finished.how.value_counts().items()},
-        queries=len(found),
-        unanswered=judged_depths(study, set(graded.query_id) - found),
+        queries=len(answered),
+        unanswered=judged_depths(study, set(graded.query_id) - answered),
         unfinished=len(unfinished),
         disputed=len(disputed),
         open_conflicts=open_conflicts,
@@ -340,23 +340,23 @@ def read_labels(
     "Gather all sheets, decide, write `qrels/test.tsv`, and the sheet of conflicts."
     note_step(study, 'label')
     with lock(study.path('labels/labels.json')):
-        votes, found, sheet = gather_votes(study), Labels(), study.folder / 'labels' / 'adjudication.csv'
+        votes, labels, sheet = gather_votes(study), Labels(), study.folder / 'labels' / 'adjudication.csv'
         settled = read_sheet(sheet, list(_pair_of(study))) if sheet.is_file() else None
         if settled is not None:
             votes = _adjudicated(study, votes, settled)
             _save_votes(study, votes)
         if len(votes):
-            found = _decided_labels(study, votes, settled)
+            labels = _decided_labels(study, votes, settled)
         else:  # nobody said anything, or all of it was taken back
             _write_decided(study, decisions(votes))
-        if with_power and found.queries:
-            found.power = repr(label_power(study))
+        if with_power and labels.queries:
+            labels.power = repr(label_power(study))
         elif with_power and not len(votes) and sheet_records(study):
-            found.power = sheets_power_line(study)
+            labels.power = sheets_power_line(study)
         # a JSON file knows no nan
-        rows = [{k: None if value != value else value for k, value in row.items()} for row in found.agreement]
-        write_json(study.path('labels/labels.json'), asdict(found) | {'agreement': rows})
-    return found
+        rows = [{k: None if value != value else value for k, value in row.items()} for row in labels.agreement]
+        write_json(study.path('labels/labels.json'), asdict(labels) | {'agreement': rows})
+    return labels
 
 # %% ../../nbs/07_judging/11_labelling.ipynb #4f8cc086
 def _judge_of(judge: str | Judge) -> Judge:

@@ -76,7 +76,7 @@ def benchmark_task(
         note(f'{task.name}: {empty:,} of {len(task.queries):,} queries have no positive and {what}')
     stays = labels[labels.query_id.isin(kept) & ~labels.doc_id.isin(leaving)]
     out = stays[stays.label == 'discarded'][PAIR].reset_index(drop=True)
-    made = build_task(
+    task_made = build_task(
         name or f'{task.name}[judged]',
         task.queries.take([i for i, query_id in enumerate(task.queries.ids) if query_id in kept]),
         task.corpus.take([i for i, doc_id in enumerate(task.corpus.ids) if doc_id not in leaving]),
@@ -86,8 +86,8 @@ def benchmark_task(
         query_titles=True,  # what is not to be read is gone already
         **{field: getattr(task, field) for field in ('language', 'instructions', 'groups', 'labels')},
     )
-    made.report |= {'queries_without_positive': empty, 'documents_that_left': len(leaving)}
-    return made
+    task_made.report |= {'queries_without_positive': empty, 'documents_that_left': len(leaving)}
+    return task_made
 
 # %% ../../nbs/07_judging/03_labels.ipynb #8184390d
 def vote_table(
@@ -132,19 +132,19 @@ def agreement_of(
     "`queries, pairs, agree, kappa, low, high, weighted, weighted_low, weighted_high` of pairs that both have read."
     both = pd.concat([first, second], axis=1).dropna()
     names = ('agree', 'kappa', 'low', 'high', 'weighted', 'weighted_low', 'weighted_high')
-    found = {'queries': 0, 'pairs': len(both)} | dict.fromkeys(names, float('nan'))
+    agreement = {'queries': 0, 'pairs': len(both)} | dict.fromkeys(names, float('nan'))
     if not len(both):
-        return found
+        return agreement
     tables = _tables_by_query(both)
-    found |= {'queries': len(tables), 'agree': float((both.iloc[:, 0] == both.iloc[:, 1]).mean())}
+    agreement |= {'queries': len(tables), 'agree': float((both.iloc[:, 0] == both.iloc[:, 1]).mean())}
     times_drawn = np.random.default_rng(seed).multinomial(len(tables), [1 / len(tables)] * len(tables), n)
     resampled = np.tensordot(times_drawn, tables, 1)
     for name, low, high in (('kappa', 'low', 'high'), ('weighted', 'weighted_low', 'weighted_high')):
-        found[name] = float(kappa_of(tables.sum(0), name == 'weighted'))
+        agreement[name] = float(kappa_of(tables.sum(0), name == 'weighted'))
         kappas = kappa_of(resampled, name == 'weighted')
         if len(tables) > 1 and not np.isnan(kappas).all():
-            found[low], found[high] = map(float, np.nanpercentile(kappas, [2.5, 97.5]))
-    return found
+            agreement[low], agreement[high] = map(float, np.nanpercentile(kappas, [2.5, 97.5]))
+    return agreement
 
 # %% ../../nbs/07_judging/03_labels.ipynb #05f765b6
 def cohen_table(votes: pd.DataFrame, cut: str = CUT) -> pd.DataFrame:
@@ -169,16 +169,16 @@ def fleiss(votes: pd.DataFrame, cut: str = CUT, seed: int = 0) -> dict:
     table = vote_table(votes, cut).dropna()
     categories = (True, False) if cut else SCALE
     counts = np.stack([(table == category).sum(axis=1) for category in categories], axis=1)
-    found = dict.fromkeys(('kappa', 'low', 'high'), float('nan')) | {'pairs': len(counts), 'queries': 0}
+    result = dict.fromkeys(('kappa', 'low', 'high'), float('nan')) | {'pairs': len(counts), 'queries': 0}
     if not len(counts) or votes.judge.nunique() < 2:
-        return found
+        return result
     query = pd.factorize(table.index.get_level_values('query_id'))[0]
     of_query = [np.flatnonzero(query == number) for number in range(query.max() + 1)]
     draw = np.random.default_rng(seed)
     drawn = (draw.integers(0, len(of_query), len(of_query)) for _ in range(1000))
     resampled = [fleiss_kappa(counts[np.concatenate([of_query[i] for i in numbers])]) for numbers in drawn]
     low, high = np.nanpercentile(resampled, [2.5, 97.5]) if not np.isnan(resampled).all() else (np.nan, np.nan)
-    return found | {'kappa': fleiss_kappa(counts), 'low': float(low), 'high': float(high), 'queries': len(of_query)}
+    return result | {'kappa': fleiss_kappa(counts), 'low': float(low), 'high': float(high), 'queries': len(of_query)}
 
 # %% ../../nbs/07_judging/03_labels.ipynb #afd1a462
 def agreement_table(votes: pd.DataFrame, cut: str = CUT) -> pd.DataFrame:

@@ -134,14 +134,14 @@ def _with_more(study: StudyFolder, pooled: list[dict], brought: list[dict]) -> l
     return list(grown.values())
 
 # %% ../../nbs/07_judging/10_sheets.ipynb #ebe81eeb
-def _grown_pool(study: StudyFolder, pooled: list[dict], known: dict, asked: dict) -> tuple[list[dict], dict]:
+def _grown_pool(study: StudyFolder, pooled: list[dict], known: dict, wanted: dict) -> tuple[list[dict], dict]:
     "A pool that somebody labels, and its settings: with all systems, old and new, at least as deep."
     for name in ('depth', 'seed', 'passages'):
-        same = known.get(name) == asked[name] or (name == 'depth' and asked[name] > known.get(name, 0))
-        what = f'the pool was made with {name} {known.get(name)}, not {asked[name]}'
+        same = known.get(name) == wanted[name] or (name == 'depth' and wanted[name] > known.get(name, 0))
+        what = f'the pool was made with {name} {known.get(name)}, not {wanted[name]}'
         back = f'look again with --passages {known.get(name)}' if name == 'passages' else 'leave the option out'
         check(same, what, study.folder / 'labels', f'{back}, {_AWAY}')
-    settings = asked | {'systems': list(dict.fromkeys([*known['systems'], *asked['systems']]))}
+    settings = wanted | {'systems': list(dict.fromkeys([*known['systems'], *wanted['systems']]))}
     if settings == known:
         return pooled, known
     is_deeper = settings['depth'] > known['depth']
@@ -317,7 +317,7 @@ def read_sheet(
     pairs: list[str],  # that were handed out on it
 ) -> pd.DataFrame:
     "`pair, grade, comment` of the lines of a sheet that have one of the two."
-    path, seen, found, known = Path(path), {}, [], set(pairs)
+    path, seen, graded, known = Path(path), {}, [], set(pairs)
     check(path.is_file(), 'no such sheet', path, 'medir study label STUDY --annotator NAME writes it again')
     rows = csv_rows(path)
     fix = 'save it again from the spreadsheet; grades are taken back by emptying their cells'
@@ -337,8 +337,8 @@ def read_sheet(
         check(grade in ('', *GRADES), f'the grade {cell[:40]!r}', where, fix)
         seen[pair] = where.rpartition(':')[2]
         if grade or comment:
-            found.append((pair, grade, comment))
-    return pd.DataFrame(found, columns=['pair', 'grade', 'comment'])
+            graded.append((pair, grade, comment))
+    return pd.DataFrame(graded, columns=['pair', 'grade', 'comment'])
 
 # %% ../../nbs/07_judging/10_sheets.ipynb #1d3371d0
 def _sheet_rows(study: StudyFolder, pairs: list[dict], annotator: str, seed: int) -> list[dict]:
@@ -438,9 +438,9 @@ class AnnotationSession:
         self.at = self._next_open(0)
 
     @classmethod
-    def open(cls, study: StudyFolder, annotator: str, **how):
+    def open(cls, study: StudyFolder, annotator: str, **options):
         "The open sheet of a person, or the next one; `how` of `write_sheet`."
-        return cls(write_sheet(study, annotator, **how))
+        return cls(write_sheet(study, annotator, **options))
 
     def _is_done(self, i: int) -> bool:
         return bool((self.rows[i]['grade'] + self.rows[i]['comment']).strip())
@@ -526,7 +526,7 @@ _BUTTONS = {'0 does not help': '0', '1 helps': '1', '2 answers': '2', 'no grade'
 def label_widget(
     study: StudyFolder,
     annotator: str,
-    **how,  # of `write_sheet`
+    **options,  # of `write_sheet`
 ):
     "Buttons for the open sheet of a person, in JupyterLab."
     try:
@@ -534,7 +534,7 @@ def label_widget(
     except ImportError:
         fix = 'pip install "medir_nb[label]", or medir study label STUDY --annotator NAME --ask, or fill in the CSV'
         raise MedirError('ipywidgets is not installed', 'label_widget', fix) from None
-    session = AnnotationSession.open(study, annotator, **how)
+    session = AnnotationSession.open(study, annotator, **options)
     shown, comment = ipywidgets.HTML(), ipywidgets.Text(placeholder='comment, or why there is no grade')
 
     def refresh(hint: str = ''):

@@ -185,8 +185,8 @@ def queries_task(
     records = ((row['_id'], '', row['text'], f'query {row["_id"]}') for row in rows)
     if qrels is None:
         qrels = pd.DataFrame({'query_id': [row['_id'] for row in rows], 'doc_id': corpus.ids[0], 'relevance': 1})
-    how = {'language': study.settings.language or None, 'passages': parse_windows(study.settings.passages)}
-    return build_task(study.settings.name, write_table(records, None, Queries), corpus, qrels, **how)
+    options = {'language': study.settings.language or None, 'passages': parse_windows(study.settings.passages)}
+    return build_task(study.settings.name, write_table(records, None, Queries), corpus, qrels, **options)
 
 # %% ../../nbs/07_judging/08_study_folder.ipynb #c0685225
 def source_qrels(rows: list[dict]) -> pd.DataFrame:
@@ -235,16 +235,16 @@ def write_toy_questions(
     names = list(conditions)
     others = dict(zip(names, names[1:] + names[:1], strict=True))
     written = {f's-{name}': (name, 'synthetic', conditions[name][2]) for name in names if synthetic}
-    asked = {f'p-{name}': (name, 'log', conditions[name][3]) for name in names[:labelled]}
+    from_log = {f'p-{name}': (name, 'log', conditions[name][3]) for name in names[:labelled]}
     queries = [
         {'_id': query_id, 'text': text, 'origin': origin, 'document': name}
-        for query_id, (name, origin, text) in (written | asked).items()
+        for query_id, (name, origin, text) in (written | from_log).items()
     ]
     write_lines(study.path('queries.jsonl'), queries)
     if written:
         own = [(query_id, name, 1) for query_id, (name, *_) in written.items()]
         write_judgements(study.path('qrels/synthetic.tsv'), own)
-    judged = [(q, doc, grade) for q, (name, *_) in asked.items() for doc, grade in ((name, 1), (others[name], 0))]
+    judged = [(q, doc, grade) for q, (name, *_) in from_log.items() for doc, grade in ((name, 1), (others[name], 0))]
     if judged:
         write_judgements(study.path('qrels/test.tsv'), judged)
 

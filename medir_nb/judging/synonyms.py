@@ -136,14 +136,14 @@ class _WrittenSentences(pydantic.BaseModel):
     negative_2: Text = pydantic.Field(alias='negative-2')
 
 
-def _sentences_by_model(entries: list[SynonymEntry], how: PromptBatch) -> tuple[list[dict | None], Counter]:
+def _sentences_by_model(entries: list[SynonymEntry], batch: PromptBatch) -> tuple[list[dict | None], Counter]:
     "The three sentences of each entry, None where the answer was broken, and how many were broken or unwrapped."
     rows = []
     for entry in entries:
         pair = {'origin': entry.query, 'replace': entry.other}
         shown = {'origin': entry.origin, 'replace': entry.synonym, 'query pairs': pair}
         rows.append({'id': entry.id, 'document': json.dumps(shown, ensure_ascii=False, indent=1)})
-    answers = ask_about(rows, lambda row: {'document': row['document']}, how)
+    answers = ask_about(rows, lambda row: {'document': row['document']}, batch)
     read, counts = read_answers([answer for [answer] in answers], _WrittenSentences)
     return [value and value.model_dump(by_alias=True) for value in read], counts
 
@@ -166,7 +166,7 @@ def synonym_sentences(
     model: str = '',  # a language model of the registry; '': by rule
     language: str = 'en',
     seed: int = 42,  # of what is drawn by rule
-    **how,  # of `PromptBatch`: prompt, sampling, replay
+    **options,  # of `PromptBatch`: prompt, sampling, replay
 ) -> MinedSynonyms:
     "A query and its three sentences for each usable entry."
     languages = registry('intents')
@@ -177,7 +177,7 @@ def synonym_sentences(
     what = f'no entry of {len(entries):,} can be used ({why})'
     check(usable or not unusable, what, 'synonyms', 'mend the dictionary')
     if model:
-        asking = PromptBatch(model, 'synonym-sentences', language, most_repeated=1, usage=usage, **how)
+        asking = PromptBatch(model, 'synonym-sentences', language, most_repeated=1, usage=usage, **options)
         written, counts = _sentences_by_model(usable, asking)
     else:
         written = [sentences_by_rule(entry, language, seed) for entry in usable]

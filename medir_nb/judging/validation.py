@@ -22,8 +22,8 @@ from .pools import collect_votes, CUT, Judge, known_relevant, PAIR, Pool, pool_d
 # %% ../../nbs/07_judging/04_validation.ipynb #6e4cb706
 def judge_models(judge: Judge) -> set[str]:
     "The models that a judge stands on."
-    asked = {weights_of(llm_spec, name) for name in judge.models}
-    return asked.union(*(models_of(system) for system in judge.systems))
+    weights = {weights_of(llm_spec, name) for name in judge.models}
+    return weights.union(*(models_of(system) for system in judge.systems))
 
 # %% ../../nbs/07_judging/04_validation.ipynb #39782d85
 def check_independent(

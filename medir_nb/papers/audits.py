@@ -317,7 +317,7 @@ def claims_on_cells(
     paper: str,  # a row of `claims.yaml`
 ) -> pd.DataFrame:
     "The printed rows and tasks that a claim hangs on: without the task it changes; `share` is the row's part of it."
-    cells, found = published(paper), []
+    cells, claims = published(paper), []
     for claim in _claims(paper):
         audited = _AuditedClaim(paper, claim, cells, {})
         shares = {}  # of a row in the claim
@@ -327,8 +327,8 @@ def claims_on_cells(
         rows = audited.cells.drop_duplicates('name').set_index('name')[['paper', 'table', 'system', 'variant']]
         rows = rows.assign(reading=claim['reading'], share=pd.Series(shares, dtype=float)).dropna(subset='share')
         tasks = _turning(audited) if _has_task_means(audited) and 'printed' not in claim else []
-        found += [rows.assign(task=task) for task in tasks]
-    return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
+        claims += [rows.assign(task=task) for task in tasks]
+    return pd.concat(claims, ignore_index=True) if claims else pd.DataFrame()
 
 # %% ../../nbs/08_papers/11_audits.ipynb #82e3532a
 def _known(audited: _AuditedClaim) -> pd.DataFrame:
@@ -343,15 +343,15 @@ def _known(audited: _AuditedClaim) -> pd.DataFrame:
 # %% ../../nbs/08_papers/11_audits.ipynb #5c9ca5b8
 def _at_end(audited: _AuditedClaim, known: pd.DataFrame, shift: float) -> list[float]:
     "The numbers of a claim with its rows moved by `shift` and all others against them, where nothing is known."
-    found = []
+    quantities = []
     for compared in audited.compared:
         moves = pd.Series(-shift, index=audited.frame.index)
         moves[compared.of] = shift
         frame = audited.frame.assign(printed_mean=audited.frame.printed_mean + moves)
         for task in known:
             frame[task] = frame[task] + moves.where(~known[task], 0)
-        found.append(_quantity(audited.claim, audited.with_means(frame), compared))
-    return found
+        quantities.append(_quantity(audited.claim, audited.with_means(frame), compared))
+    return quantities
 
 # %% ../../nbs/08_papers/11_audits.ipynb #02b52da8
 def _with_bounds(printed: _AuditedClaim, second: _AuditedClaim) -> dict:

@@ -50,7 +50,7 @@ def _leaderboard(cells: pd.DataFrame, paper: str) -> pd.DataFrame:
     "Cells of the leaderboard without rerankers, under the names of the result files."
     short = {name: names[0] for names in registry('systems')[paper].values() for name in names}
     boards = [(row['published_as'][0], row['leaderboard']) for row in registry('llms').values() if 'leaderboard' in row]
-    method = {printed: how for _, board in boards for printed, how in board.items()}
+    method = {printed: named for _, board in boards for printed, named in board.items()}
     writer = {printed: name for name, board in boards for printed in board}
     return cells[cells.reranker.isna()].assign(
         retriever=lambda c: c.retriever.map(lambda name: short.get(name, name)),

@@ -27,9 +27,9 @@ def independent_results() -> pd.DataFrame:
         with boundary('it does not read as independent results', file, 'see registry/independent/README.md'):
             wide = pd.read_csv(file, dtype=dict.fromkeys(_FACTS, str)).fillna(dict.fromkeys(_FACTS, ''))
             tables.append(wide.melt(_FACTS, var_name='measure', value_name='value').dropna(subset='value'))
-    found = pd.concat(tables, ignore_index=True)
-    file = found.model.str.replace('/', '__', n=1) + '/' + found.model_revision + '/' + found.mteb_task + '.json'
-    return found.assign(source='embeddings-benchmark/results@' + found.commit + ':results/' + file)
+    results = pd.concat(tables, ignore_index=True)
+    file = results.model.str.replace('/', '__', n=1) + '/' + results.model_revision + '/' + results.mteb_task + '.json'
+    return results.assign(source='embeddings-benchmark/results@' + results.commit + ':results/' + file)
 
 # %% ../../nbs/08_papers/03_independent.ipynb #4b5d7c27
 def _encoder_of(expression: str) -> dict:
@@ -41,11 +41,11 @@ def _encoder_of(expression: str) -> dict:
     return {} if row.get('checkpoint') else row
 
 # %% ../../nbs/08_papers/03_independent.ipynb #ccf7547d
-def _revision_difference(row: dict, task: str, found) -> tuple[int, str]:
+def _revision_difference(row: dict, task: str, result) -> tuple[int, str]:
     "How far a result's commits are from the rows of model and task, and those that differ, in words."
     pairs = [
-        ('model', row.get('revision', ''), found.model_revision),
-        ('data', registry('tasks')[task].get('revision', ''), found.data_revision),
+        ('model', row.get('revision', ''), result.model_revision),
+        ('data', registry('tasks')[task].get('revision', ''), result.data_revision),
     ]
     known = [pair for pair in pairs if all(re.fullmatch('[0-9a-f]{40}', f'{commit}') for commit in pair[1:])]
     differing = [f'{what} at {there[:7]}, here {here[:7]}' for what, here, there in known if here != there]
@@ -54,8 +54,8 @@ def _revision_difference(row: dict, task: str, found) -> tuple[int, str]:
 
 def _nearest_result(row: dict, task: str, measure: str, results: dict):
     "The result of a model on a task that is nearest in its commits, with what differs; None without one."
-    found = results.get((row.get('hub'), task, measure), ())
-    ordered = sorted(((*_revision_difference(row, task, result), result) for result in found), key=lambda f: f[0])
+    candidates = results.get((row.get('hub'), task, measure), ())
+    ordered = sorted(((*_revision_difference(row, task, result), result) for result in candidates), key=lambda f: f[0])
     return ordered[0][1:] if ordered else None
 
 # %% ../../nbs/08_papers/03_independent.ipynb #80a5a1a9
@@ -91,14 +91,14 @@ def _parts(cell) -> list[tuple[str, str]]:
 
 def _second_number(cell, row: dict, results: dict) -> dict:
     "The independent value of a cell, by the model of `row`, with verdict and source; empty where there is none."
-    found = [_nearest_result(row, task, measure, results) for task, measure in _parts(cell)] if row else []
-    if not found or None in found or none_if_missing(cell.value) is None:
+    nearest = [_nearest_result(row, task, measure, results) for task, measure in _parts(cell)] if row else []
+    if not nearest or None in nearest or none_if_missing(cell.value) is None:
         return {}
-    value = sum(result.value for _, result in found) / len(found)
-    differing = '; '.join(dict.fromkeys(text for text, _ in found if text))
+    value = sum(result.value for _, result in nearest) / len(nearest)
+    differing = '; '.join(dict.fromkeys(text for text, _ in nearest if text))
     half_unit = cell.printed_step / 2 / cell.scale
     verdict = independent_verdict(cell.value / cell.scale, half_unit, value, cell.source, differing)
-    sources = dict.fromkeys(result.source for _, result in found)
+    sources = dict.fromkeys(result.source for _, result in nearest)
     return {'independent': value, 'independent_verdict': verdict, 'independent_source': '; '.join(sources)}
 
 # %% ../../nbs/08_papers/03_independent.ipynb #a319344b

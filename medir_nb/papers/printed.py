@@ -90,8 +90,8 @@ def printed_cases(paper: str = 'bmretriever') -> pd.DataFrame:
     "What each system puts first in the cases that a paper prints."
     rows = []
     for case, about in _part(paper, 'cases').items():
-        for found in about['first']:
-            texts = [found[name] for name in ('system', 'instruction', 'passage', 'relevant')]
+        for case_row in about['first']:
+            texts = [case_row[name] for name in ('system', 'instruction', 'passage', 'relevant')]
             rows.append([case, about['task'], about['query'], *texts])
     columns = ['case', 'task', 'query', 'system', 'instruction', 'first passage, in short', 'called relevant']
     return pd.DataFrame(rows, columns=columns)

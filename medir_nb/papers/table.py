@@ -261,10 +261,10 @@ def slip_switches(
                 value = printed.get(key[1:])
                 if value is None:
                     continue
-                found = Switch(names[score.system], measured['value'])
+                switch = Switch(names[score.system], measured['value'])
                 known = switches.get(key)
-                if known is None or abs(found.value - value) < abs(known.value - value):
-                    switches[key] = found
+                if known is None or abs(switch.value - value) < abs(known.value - value):
+                    switches[key] = switch
     return switches
 
 # %% ../../nbs/08_papers/04_table.ipynb #f12a17f5

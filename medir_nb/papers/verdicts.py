@@ -153,8 +153,8 @@ def _weights(row: dict) -> str:
     text = f'{row["hub"]} ({row.get("size", "size unknown")})'
     text += f' with {row["adapter"]["hub"]}' if row.get('adapter') else ''
     text += f' in another environment: {row.get("needs", "unknown")}' if row.get('backend') == 'remote' else ''
-    if made := registry('environments').get(row.get('environment')):
-        text += f' in the environment {row["environment"]} ({", ".join(made["requirements"])})'
+    if environment := registry('environments').get(row.get('environment')):
+        text += f' in the environment {row["environment"]} ({", ".join(environment["requirements"])})'
     return text
 
 # %% ../../nbs/08_papers/01_verdicts.ipynb #13b9c40e

@@ -103,10 +103,10 @@ class Field:
         for word, count in Counter(tokens).items():
             if not (having := self.documents_with(word)):
                 continue
-            found = slice(self.starts[self.words[word]], self.starts[self.words[word] + 1])
+            postings = slice(self.starts[self.words[word]], self.starts[self.words[word] + 1])
             idf = np.log(1 + (self.n_filled - having + 0.5) / (having + 0.5))
             weight = np.float32(count) * np.float32(idf)
-            total[self.documents[found]] += weight - weight / (_ONE + self.ratios[found])
+            total[self.documents[postings]] += weight - weight / (_ONE + self.ratios[postings])
         return total.astype(np.float32)
 
 # %% ../../nbs/04_retrieval/04_bm25.ipynb #0ad9b622
@@ -317,8 +317,8 @@ class _Bm25sIndex(_StoredWeights):
         scores, positions = np.zeros((len(tokens), depth), np.float32), np.full((len(tokens), depth), -1, np.int64)
         rows = [row for row, of_query in enumerate(tokens) if of_query]  # bm25s answers no query without a token
         if rows:
-            how = {'k': depth, 'show_progress': False, 'n_threads': 0}
-            positions[rows], scores[rows] = self.bm25s.retrieve([tokens[row] for row in rows], **how)
+            options = {'k': depth, 'show_progress': False, 'n_threads': 0}
+            positions[rows], scores[rows] = self.bm25s.retrieve([tokens[row] for row in rows], **options)
         return scores, positions
 
     def best(self, queries: list[list[str]], ids: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -374,9 +374,9 @@ def _shard_scores(file: Path, frequencies: np.ndarray, settings: dict, mean: flo
     index = bm25s.BM25(k1=float(settings['k1']), b=float(settings['b']), method='lucene')
     idf = scoring._build_idf_array(dict(enumerate(frequencies.tolist())), n_docs, scoring._score_idf_lucene)
     own = {'own': sum(len(set(of_text)) for of_text in texts)}
-    how = {'delta': index.delta, 'nonoccurrence_array': None, 'method': 'lucene', 'show_progress': False}
+    options = {'delta': index.delta, 'nonoccurrence_array': None, 'method': 'lucene', 'show_progress': False}
     weights, rows, columns = scoring._build_scores_and_indices_for_matrix(
-        texts, idf, np.float64(mean), own, index.k1, index.b, **how
+        texts, idf, np.float64(mean), own, index.k1, index.b, **options
     )
     stored = csc_matrix((weights, (rows, columns)), (len(texts), len(frequencies)), np.float32)
     index.scores = {'data': stored.data, 'indices': stored.indices, 'indptr': stored.indptr, 'num_docs': len(texts)}
@@ -407,9 +407,9 @@ class _Shards:
 
     def best(self, queries: list[list[str]], ids: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         "Scores and positions of the first `k` documents of each query in each stretch, ties with the last included."
-        found = [part.best(queries, ids, k) for part in self.parts]
-        places = [np.where(at >= 0, at + start, -1) for (_, at), start in zip(found, self.edges[:-1], strict=True)]
-        return np.hstack([scores for scores, _ in found]), np.hstack(places)
+        ranked = [part.best(queries, ids, k) for part in self.parts]
+        places = [np.where(at >= 0, at + start, -1) for (_, at), start in zip(ranked, self.edges[:-1], strict=True)]
+        return np.hstack([scores for scores, _ in ranked]), np.hstack(places)
 
     def save(self, folder: Path):
         "Write the indexes, a folder each."
@@ -445,11 +445,11 @@ class _LuceneIndex:
         scores, positions = np.zeros((len(queries), k)), np.full((len(queries), k), -1, np.int64)
         for row, tokens in enumerate(queries):
             of_all = self.scores(tokens)
-            found = np.flatnonzero(of_all > 0)
-            if len(found) > k:
-                values = of_all[found]
-                found = found[values >= np.partition(values, len(values) - k)[len(values) - k]]
-            by_id = found[np.argsort(ids[found].astype(str), kind='stable')]
+            positive = np.flatnonzero(of_all > 0)
+            if len(positive) > k:
+                values = of_all[positive]
+                positive = positive[values >= np.partition(values, len(values) - k)[len(values) - k]]
+            by_id = positive[np.argsort(ids[positive].astype(str), kind='stable')]
             best = by_id[np.argsort(-of_all[by_id], kind='stable')][:k]
             scores[row, : len(best)], positions[row, : len(best)] = falling_scores(of_all[best]), best
         return scores, positions
@@ -524,5 +524,5 @@ class BM25:
 
     def search(self, queries: Queries | WeightedQueries, k: int = 100) -> pd.DataFrame:
         "Top `k` documents that share a token with the query."
-        found = self.index.best(self._tokens(queries), self.corpus.ids, k)
-        return run_frame(queries.ids, self.corpus.ids, *found, k, positive_only=True)
+        best = self.index.best(self._tokens(queries), self.corpus.ids, k)
+        return run_frame(queries.ids, self.corpus.ids, *best, k, positive_only=True)

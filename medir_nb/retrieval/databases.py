@@ -33,12 +33,10 @@ class Database:
         vectors: Vectors | None = None,  # of a new table
     ):
         record = Path(folder) / 'table.json'
-        recorded = (
-            read_json(record, {}) if vectors is None else {'store': self.name, 'table': f'medir_{uuid.uuid4().hex}'}
-        )
-        address = os.environ.get(ADDRESS, '') if vectors is not None or recorded.get('served') else ''
+        known = read_json(record, {}) if vectors is None else {'store': self.name, 'table': f'medir_{uuid.uuid4().hex}'}
+        address = os.environ.get(ADDRESS, '') if vectors is not None or known.get('served') else ''
         what, fix = f'nothing says where {self.name} runs', f'export {ADDRESS}=ADDRESS of its server'
-        check(address or not (self.on_server or recorded.get('served')), what, f'--store {self.name}', fix)
+        check(address or not (self.on_server or known.get('served')), what, f'--store {self.name}', fix)
         elsewhere = is_private() and address and not is_loopback(urlsplit(address).hostname)
         check(not elsewhere, f'--private refuses {self.name} elsewhere', ADDRESS, 'name a server of this machine')
         what, fix = f'the client of {self.name} is not installed', 'pip install "medir_nb[vectordb]"'
@@ -46,10 +44,10 @@ class Database:
         refused = boundary(f'{self.name} cannot be opened', ADDRESS if address else folder, closed, let=(ImportError,))
         with boundary(what, f'--store {self.name}', fix, (ImportError,)), refused:
             self.connect(address, Path(folder))
-            self.table = recorded.get('table', 'texts')
+            self.table = known.get('table', 'texts')
             if vectors is None:
                 return
-            write_json(record, recorded | {'served': bool(address)})
+            write_json(record, known | {'served': bool(address)})
             self.create(vectors.dim)
             for start in progress(range(0, len(vectors), _AT_ONCE), desc=self.name, unit='1k vectors'):
                 self.add(start, vectors.chunk(start, start + _AT_ONCE))
@@ -60,8 +58,8 @@ class Database:
     def search(self, questions: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         "Scores (descending) and positions of the best `k` for each question."
         with boundary(f'{self.name} does not answer', self.table, 'see that it runs, or build the index again'):
-            found = [list(zip(*self.nearest(question.tolist(), k), strict=True)) for question in questions]
-        return np.array([scores for scores, _ in found], np.float32), np.array([at for _, at in found], np.int64)
+            hits = [list(zip(*self.nearest(question.tolist(), k), strict=True)) for question in questions]
+        return np.array([scores for scores, _ in hits], np.float32), np.array([at for _, at in hits], np.int64)
 
 # %% ../../nbs/04_retrieval/01_databases.ipynb #7b6d3491
 class Qdrant(Database):
@@ -173,9 +171,9 @@ class OpenSearch(Database):
     def nearest(self, question: list[float], k: int) -> list[tuple[float, int]]:
         parameters = {'field': 'vector', 'query_value': question, 'space_type': 'innerproduct'}
         script = {'source': 'knn_score', 'lang': 'knn', 'params': parameters}
-        asked = {'script_score': {'query': {'match_all': {}}, 'script': script}}
-        found = self.client.search(index=self.table, body={'size': k, 'query': asked, '_source': False})
-        scored = [(hit['_score'], int(hit['_id'])) for hit in found['hits']['hits']]
+        query = {'script_score': {'query': {'match_all': {}}, 'script': script}}
+        answer = self.client.search(index=self.table, body={'size': k, 'query': query, '_source': False})
+        scored = [(hit['_score'], int(hit['_id'])) for hit in answer['hits']['hits']]
         return [(score - 1 if score >= 1 else 1 - 1 / score, position) for score, position in scored]  # the products
 
     def drop(self):

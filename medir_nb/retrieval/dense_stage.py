@@ -196,19 +196,19 @@ class EncodedDocuments:
 
     nearest = staticmethod(dense_search)  # the exact search among such vectors
 
-    def similarities(self, found, asked, at: int, job: Job) -> np.ndarray:
+    def similarities(self, documents, queries, at: int, job: Job) -> np.ndarray:
         "The similarity of vectors of documents with a row of those of queries."
-        return self.vectors.layout.product(found, asked[at])
+        return self.vectors.layout.product(documents, queries[at])
 
     def score(self, task: Task, pool: pd.DataFrame, queries: Vectors, job: Job) -> pd.DataFrame:
         "The scores of the pairs in `pool`, as a run; a candidate that the corpus does not hold has none."
         scale = unit if self.encoder.spec.similarity == 'cos' else lambda vectors: vectors
-        asked, query_at, document_at = scale(queries.chunk()), task.queries._position, task.corpus._position
+        scaled_queries, query_at, document_at = scale(queries.chunk()), task.queries._position, task.corpus._position
         runs = []
         for query_id, candidates in pool.groupby('query_id', sort=False):
             doc_ids = [d for d in candidates.doc_id if d in document_at]
-            found = scale(self.vectors.take(np.array([document_at[d] for d in doc_ids], dtype=int)))
-            scores = self.similarities(found, asked, query_at[query_id], job).astype(float)
+            documents = scale(self.vectors.take(np.array([document_at[d] for d in doc_ids], dtype=int)))
+            scores = self.similarities(documents, scaled_queries, query_at[query_id], job).astype(float)
             runs.append(pd.DataFrame({'query_id': query_id, 'doc_id': doc_ids, 'score': scores}))
         return pd.concat(runs or [pd.DataFrame(columns=RUN_COLUMNS)], ignore_index=True)
 
@@ -445,8 +445,8 @@ class DenseRetriever(_KeptRanking):
         return [f'vectors/{path.name}.npy', f'vectors/{path.name}.parquet']
 
     def export(self, job: Job, folder: Path, name: str) -> dict:
-        made, is_index = self.prepared(job), job.kept is not None
-        encoder, vectors = made.encoder, made.vectors
+        prepared, is_index = self.prepared(job), job.kept is not None
+        encoder, vectors = prepared.encoder, prepared.vectors
         about = {'kind': self.kind, 'system': self.retriever, **encoder_about(encoder, job.task)}
         files = self._write_vectors(vectors, job.task.corpus.ids, folder / 'vectors' / name)
         about |= {'files': files, 'dimensions': vectors.dim, 'from_index': is_index}
@@ -509,8 +509,8 @@ class SparseRetriever(DenseRetriever):
         return array_vectors(drawn, layout=layout_of(encoder.spec))
 
     def disk_bytes(self, job: Job) -> int:
-        made, spec = self.prepare(job).vectors.chunk(), self.encoder(job).spec
-        return int(8 * made.nnz + 4 * made.shape[0] + 1e9 * (gigabytes_of(spec.params, spec.dtype) or 0))
+        vectors, spec = self.prepare(job).vectors.chunk(), self.encoder(job).spec
+        return int(8 * vectors.nnz + 4 * vectors.shape[0] + 1e9 * (gigabytes_of(spec.params, spec.dtype) or 0))
 
     def reads(self, job: Job) -> str:
         encoder, task, lines = self.encoder(job), job.task.searched(), [super().reads(job)]

@@ -61,8 +61,8 @@ class Feedback(Expander):
     def first(self, job: Job) -> dict:
         "The first documents of each query, with their scores."
         run = self.before[0].run(replace(job, expanded=None), self.chosen['fb_docs']).run
-        found = run[run.score > (0 if self.wants == 'words' else -1e29)]
-        return {query_id: rows.head(self.chosen['fb_docs']) for query_id, rows in found.groupby('query_id', sort=False)}
+        hits = run[run.score > (0 if self.wants == 'words' else -1e29)]
+        return {query_id: rows.head(self.chosen['fb_docs']) for query_id, rows in hits.groupby('query_id', sort=False)}
 
 # %% ../../nbs/04_retrieval/13_expanders.ipynb #456f8829
 _COMMON = 0.1  # share of the documents that have a word
@@ -126,11 +126,11 @@ class RM3(Feedback):
             doc: Counter(word for word in of_doc if plain.fullmatch(word) and not common[word])
             for doc, of_doc in zip(ids, tokens, strict=True)
         }
-        asked, words = analyze(job.task.queries.texts(), index.analyzer, index.stopwords), []
-        for query_id, query in zip(job.task.queries.ids, asked, strict=True):
+        query_words, words = analyze(job.task.queries.texts(), index.analyzer, index.stopwords), []
+        for query_id, query in zip(job.task.queries.ids, query_words, strict=True):
             rows = first.get(query_id)
-            found = ([], []) if rows is None else ([counts[doc] for doc in rows.doc_id], list(rows.score))
-            model = relevance_model(*found, self.chosen['fb_terms'])
+            feedback = ([], []) if rows is None else ([counts[doc] for doc in rows.doc_id], list(rows.score))
+            model = relevance_model(*feedback, self.chosen['fb_terms'])
             # without feedback a query stays what it is, on the scale of the others
             words.append(interpolated(query, model, self.chosen['weight'] if model else 1.0))
         alone = len(words) - len(first)
@@ -148,14 +148,14 @@ class Rocchio(Feedback):
     }
 
     def run(self, job: Job, k: int = 0) -> Rewritten:
-        made, first = self.before[0].prepared(job), self.first(job)
-        similarity, position = made.encoder.spec.similarity, job.task.corpus._position
-        vectors, counted = query_vectors(made.encoder, job.task)
+        prepared, first = self.before[0].prepared(job), self.first(job)
+        similarity, position = prepared.encoder.spec.similarity, job.task.corpus._position
+        vectors, counted = query_vectors(prepared.encoder, job.task)
         queries = np.array(scaled(vectors.chunk(), similarity))
         for row, query_id in enumerate(job.task.queries.ids):
             if query_id not in first:
                 continue
-            documents = made.vectors.take(np.array([position[doc] for doc in first[query_id].doc_id]))
+            documents = prepared.vectors.take(np.array([position[doc] for doc in first[query_id].doc_id]))
             mean = scaled(documents, similarity).mean(0)
             queries[row] = self.chosen['alpha'] * queries[row] + self.chosen['beta'] * mean
         counts = {'encoded': counted['encoded'], 'truncated': counted['truncated']}
@@ -182,20 +182,20 @@ class Synonyms(Expander):
 
     def vocabulary(self, job: Job) -> Vocabulary:
         "The vocabulary; refused on a task that is judged from it."
-        found = vocabulary(self.expression.model)
+        terms = vocabulary(self.expression.model)
         judged = job.task.judged_from if job.task is not None else ()
         what = f'{self.expression.model} holds the judgements of this task: its synonyms would be the answers'
-        is_other = not {found.name, found.fingerprint} & set(judged)
+        is_other = not {terms.name, terms.fingerprint} & set(judged)
         check(is_other, what, job.task and job.task.name, 'take another vocabulary')
-        return found
+        return terms
 
     def check(self, job: Job):
         super().check(job)
         self.vocabulary(job)
 
     def run(self, job: Job, k: int = 0) -> Expanded:
-        found = self.vocabulary(job)
-        texts = [found.additions(text) for text in job.task.queries.texts()]
+        vocabulary = self.vocabulary(job)
+        texts = [vocabulary.additions(text) for text in job.task.queries.texts()]
         settings = self.chosen | {'fusion': 'concat'} if self.before[0].kind == 'sparse' else self.chosen
         stats = {'queries_alone': sum(not added for added in texts), 'wordings': sum(map(len, texts))}
         return Expanded(texts, settings, _JOINED, {}, stats)

@@ -129,10 +129,12 @@ def normal_system(
     runnable: bool = True,  # False: also registry rows that cannot run here
 ) -> System:
     "Check names and settings; drop settings that are defaults."
-    if asked := system.expansion:
-        stage, method = retriever_of(system), EXPANDERS.get(asked.method)
-        asked = canonical_expansion(asked, stage.kind) if asked.asks_model else method.normal(asked, stage)
-        system = replace(system, expansion=asked)
+    if expansion := system.expansion:
+        stage, method = retriever_of(system), EXPANDERS.get(expansion.method)
+        expansion = (
+            canonical_expansion(expansion, stage.kind) if expansion.asks_model else method.normal(expansion, stage)
+        )
+        system = replace(system, expansion=expansion)
     if len(dict(system.settings)) < len(system.settings):
         raise MedirError(f'a setting stands twice in {system}', None, 'keep one')
     return retriever_of(system).normal(system, runnable)
@@ -144,14 +146,14 @@ def _read_reranker(reader: _Reader) -> Reranking | None:
         return None
     reader.take('>')
     name, _, depth = reader.name().rpartition('@')
-    asked = ()
+    settings = ()
     if not name:
-        name, asked = depth, _read_settings(reader)
+        name, settings = depth, _read_settings(reader)
         reader.take('@')
         depth = reader.take()
     if not re.fullmatch('[0-9]{1,9}', depth) or not int(depth):
         reader.fail(f'the reranking depth {depth!r} is no positive number')
-    reranking = Reranking(name, int(depth), asked + _read_settings(reader))
+    reranking = Reranking(name, int(depth), settings + _read_settings(reader))
     return reranker_class(reranking).normal(reranking)
 
 # %% ../../nbs/04_retrieval/14_expressions.ipynb #9501d43c
@@ -273,12 +275,12 @@ def without_expansions(system: System | Fusion):
 # %% ../../nbs/04_retrieval/14_expressions.ipynb #92450aef
 def model_rows(system: System | Fusion) -> list[tuple[str, str]]:
     "(registry, row) of each model that a system stands on: retrievers, language models, rerankers."
-    found = [row for part in getattr(system, 'parts', ()) for row in model_rows(part)]
+    rows = [row for part in getattr(system, 'parts', ()) for row in model_rows(part)]
     if isinstance(system, System):
-        found += [('models', name) for name in retriever_of(system).models()]
+        rows += [('models', name) for name in retriever_of(system).models()]
         asks = system.expansion and system.expansion.asks_model
-        found += [('llms', system.expansion.model.partition('@')[0])] if asks else []
+        rows += [('llms', system.expansion.model.partition('@')[0])] if asks else []
     if system.reranker:
         stage = reranker_class(system.reranker)(system)
-        found += [(stage.registry, name) for name in stage.models()]
-    return list(dict.fromkeys(found))
+        rows += [(stage.registry, name) for name in stage.models()]
+    return list(dict.fromkeys(rows))

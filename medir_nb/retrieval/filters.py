@@ -34,16 +34,16 @@ OPERATORS = {
 def _conditions(filters: dict) -> list[tuple]:
     "`(field, operator, bounds)` of all conditions; one-line errors for what is none."
     check(isinstance(filters, dict), 'a filter is an object of fields', 'filters', 'write {"year": {"gte": 2020}}')
-    found = []
+    conditions = []
     for name, wanted in filters.items():
         given = wanted if isinstance(wanted, dict) else {'in' if isinstance(wanted, list) else 'eq': wanted}
-        for how, bound in given.items():
-            check(how in OPERATORS, f'unknown operator {how!r} for {name}', 'filters', nearest(how, OPERATORS))
-            bounds = bound if how == 'in' and isinstance(bound, list) else [bound]
+        for sign, bound in given.items():
+            check(sign in OPERATORS, f'unknown operator {sign!r} for {name}', 'filters', nearest(sign, OPERATORS))
+            bounds = bound if sign == 'in' and isinstance(bound, list) else [bound]
             is_plain = all(isinstance(one, (str, int, float)) for one in bounds)
             check(is_plain, f'{name} is compared with what is no text or number', 'filters', 'write it in quotes')
-            found.append((name, OPERATORS[how], bounds))
-    return found
+            conditions.append((name, OPERATORS[sign], bounds))
+    return conditions
 
 
 def _fits(fields: dict, conditions: list[tuple]) -> bool:

@@ -62,8 +62,8 @@ def retrievers_of(stage: Stage) -> list[Retriever]:
     "The retrievers of a chain, each once."
     if isinstance(stage, Retriever):
         return [stage]
-    found = [retriever for before in stage.before for retriever in retrievers_of(before)]
-    return list({retriever.retriever: retriever for retriever in found}.values())
+    retrievers = [retriever for before in stage.before for retriever in retrievers_of(before)]
+    return list({retriever.retriever: retriever for retriever in retrievers}.values())
 
 # %% ../../nbs/04_retrieval/17_index.ipynb #e46b3e34
 def _opened(path: Path, kind: type[Corpus]) -> Corpus:
@@ -162,17 +162,17 @@ def _stems(text: str) -> set:
 def matching_sentence(question: str, text: str, language: str = 'en') -> tuple[int, int]:
     "Begin and end of the sentence with the words of a question, the rarest in the text first; else of the first one."
     common = _stems(' '.join(stop_words('en_plus' if language == 'en' else language)))
-    asked = _stems(question) - common or _stems(question)
-    found = pieces_of(text, _SENTENCE, language, headings_in(text))
-    words = [set() if part.cut == 'heading' else _stems(text[part.begin : part.end]) for part in found]
+    question_stems = _stems(question) - common or _stems(question)
+    sentences = pieces_of(text, _SENTENCE, language, headings_in(text))
+    words = [set() if part.cut == 'heading' else _stems(text[part.begin : part.end]) for part in sentences]
     head = set()
-    for part, stems in zip(found, words, strict=True):
+    for part, stems in zip(sentences, words, strict=True):
         head = head if part.cut == 'row' else stems
         stems |= head  # a row is about what stands in the first one
     frequency = Counter(stem for stems in words for stem in stems)
-    worth = [sum(1 / frequency[stem] for stem in stems & asked) for stems in words]
-    best = max(range(len(found)), key=lambda i: (worth[i], found[i].cut != 'heading'), default=None)
-    return (0, 0) if best is None else (found[best].begin, found[best].end)
+    worth = [sum(1 / frequency[stem] for stem in stems & question_stems) for stems in words]
+    best = max(range(len(sentences)), key=lambda i: (worth[i], sentences[i].cut != 'heading'), default=None)
+    return (0, 0) if best is None else (sentences[best].begin, sentences[best].end)
 
 # %% ../../nbs/04_retrieval/17_index.ipynb #273d93ce
 def _row_of(corpus: Corpus, doc_id: str) -> tuple[str, str]:
@@ -201,20 +201,20 @@ def hit_of(
             behind[part] = start + 1
             place |= {'passage': part, 'begin': start, 'end': start + len(part)}
         places.append((score, place | place_of(metadata, start + begin)))
-    found = {'title': title, **({'text': text} if whole else {}), **places[0][1]}
+    hit = {'title': title, **({'text': text} if whole else {}), **places[0][1]}
     if len(passages) > 1:
-        found['passages'] = [{'score': score, **place} for score, place in places]
-    return found | ({'metadata': fields} if (fields := fields_of(metadata)) else {})
+        hit['passages'] = [{'score': score, **place} for score, place in places]
+    return hit | ({'metadata': fields} if (fields := fields_of(metadata)) else {})
 
 # %% ../../nbs/04_retrieval/17_index.ipynb #d50d5043
 def _best_passages(passages: pd.DataFrame, texts: Passages, most: int) -> dict:
     "Texts and scores of the first passages of each document that a question found, `most` of each."
-    found = {}
+    by_pair = {}
     for query, document, of, score in zip(passages.query_id, passages.document, passages.doc_id, passages.score):
-        listed = found.setdefault((query, document), [])
+        listed = by_pair.setdefault((query, document), [])
         if len(listed) < most:
             listed.append((_row_of(texts, of)[1], float(score)))
-    return found
+    return by_pair
 
 # %% ../../nbs/04_retrieval/17_index.ipynb #e5437868
 class Index(Generation):

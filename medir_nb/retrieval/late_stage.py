@@ -72,11 +72,11 @@ def late_search(
     runs = [pd.DataFrame(columns=RUN_COLUMNS)]
     starts = range(0, len(queries) if len(documents) else 0, _QUERIES)
     for start in progress(starts, desc='maxsim', unit='64 queries') if len(starts) > 1 else starts:
-        asked = queries[start : start + _QUERIES]
+        some = queries[start : start + _QUERIES]
         stretches = (documents.chunk(*ends) for ends in _stretches(documents.tokens))
-        scores = np.concatenate([maxsim_scores(asked, part, similarity, device) for part in stretches], axis=1)
-        found = settle_ties(lambda rows, depth, scores=scores: best_first(scores[rows], depth), *scores.shape, k)
-        runs.append(run_frame(query_ids[start : start + _QUERIES], doc_ids, *found, k))
+        scores = np.concatenate([maxsim_scores(some, part, similarity, device) for part in stretches], axis=1)
+        best = settle_ties(lambda rows, depth, scores=scores: best_first(scores[rows], depth), *scores.shape, k)
+        runs.append(run_frame(query_ids[start : start + _QUERIES], doc_ids, *best, k))
     return pd.concat(runs[1:] or runs, ignore_index=True)
 
 # %% ../../nbs/04_retrieval/11_late_stage.ipynb #38e607d2
@@ -104,13 +104,13 @@ class Centroids:
             return np.arange(len(self.ends))
         near = self.centroids @ query.T
         probed = np.unique(np.argpartition(-near, min(PROBED, len(near)) - 1, axis=0)[:PROBED])
-        found = np.unique(np.concatenate([self.owners[self.edges[c] : self.edges[c + 1]] for c in probed]))
-        starts = np.r_[0, self.ends][found]
-        lengths = self.ends[found] - starts
+        documents = np.unique(np.concatenate([self.owners[self.edges[c] : self.edges[c + 1]] for c in probed]))
+        starts = np.r_[0, self.ends][documents]
+        lengths = self.ends[documents] - starts
         offsets = np.r_[0, np.cumsum(lengths)[:-1]]
         tokens = np.repeat(starts - offsets, lengths) + np.arange(lengths.sum())
         estimated = np.maximum.reduceat(near[self.codes[tokens]], offsets, axis=0).sum(1)
-        return np.sort(found[np.argsort(-estimated, kind='stable')[:n]])
+        return np.sort(documents[np.argsort(-estimated, kind='stable')[:n]])
 
 # %% ../../nbs/04_retrieval/11_late_stage.ipynb #e9eea86e
 _SEED = 0  # of the sample, and of its centroids
@@ -148,8 +148,8 @@ class _TokenDocuments(EncodedDocuments):
     by_centroids: dict = field(default_factory=dict)  # what was trained for them
     nearest = staticmethod(late_search)
 
-    def similarities(self, found, asked: Ragged, at: int, job: Job) -> np.ndarray:
-        return maxsim_scores(asked[at : at + 1], found, self.encoder.spec.similarity, job.device)[0]
+    def similarities(self, documents, queries: Ragged, at: int, job: Job) -> np.ndarray:
+        return maxsim_scores(queries[at : at + 1], documents, self.encoder.spec.similarity, job.device)[0]
 
     def is_exact(self) -> bool:
         "Whether every document is compared with a query."
@@ -157,16 +157,16 @@ class _TokenDocuments(EncodedDocuments):
         return search == 'exact' or (not search and int(self.vectors.tokens.sum()) <= _EXACT_TOKENS)
 
     def search(self, queries: Vectors, task: Task, k: int, job: Job) -> pd.DataFrame:
-        asked, how = queries.chunk(), (self.encoder.spec.similarity, job.device)
+        tokens, options = queries.chunk(), (self.encoder.spec.similarity, job.device)
         if self.is_exact() or not len(self.vectors):
-            return late_search(asked, self.vectors, task.queries.ids, task.corpus.ids, k, *how)
+            return late_search(tokens, self.vectors, task.queries.ids, task.corpus.ids, k, *options)
         run = self._by_candidates(queries, task, k, job)
         if job.kept is None:
-            exact = late_search(asked[:_TRIED], self.vectors, task.queries.ids[:_TRIED], task.corpus.ids, 10, *how)
-            found = exact.merge(first_ranks(run, 10), on=['query_id', 'doc_id'])
+            exact = late_search(tokens[:_TRIED], self.vectors, task.queries.ids[:_TRIED], task.corpus.ids, 10, *options)
+            shared = exact.merge(first_ranks(run, 10), on=['query_id', 'doc_id'])
             centroids = len(self.by_centroids['all'].centroids)
             what = f'{int(self.vectors.tokens.sum()):,} token vectors are searched by {centroids:,} centroids'
-            share = f'{len(found) / max(1, len(exact)):.1%}'
+            share = f'{len(shared) / max(1, len(exact)):.1%}'
             what += f', which find {share} of the exact first ten of {exact.query_id.nunique()} queries'
             note(f'{self.encoder.spec.name}: {what}; search=exact compares all')
         return run
@@ -224,14 +224,14 @@ class LateRetriever(DenseRetriever):
         save_multi_vector(encoder, folder, encoder.instruction(job.task))
 
     def export(self, job: Job, folder: Path, name: str) -> dict:
-        made, place = self.prepared(job), folder / 'vectors'
-        about = {'kind': 'multi_vector', 'system': self.retriever, **encoder_about(made.encoder, job.task)}
+        prepared, place = self.prepared(job), folder / 'vectors'
+        about = {'kind': 'multi_vector', 'system': self.retriever, **encoder_about(prepared.encoder, job.task)}
         place.mkdir(parents=True, exist_ok=True)
-        np.save(place / f'{name}.npy', made.vectors.chunk().tokens)
-        np.save(place / f'{name}.ends.npy', made.vectors.chunk().ends)
-        save_multi_vector(made.encoder, folder / 'models' / name, about['instructions']['query'])
+        np.save(place / f'{name}.npy', prepared.vectors.chunk().tokens)
+        np.save(place / f'{name}.ends.npy', prepared.vectors.chunk().ends)
+        save_multi_vector(prepared.encoder, folder / 'models' / name, about['instructions']['query'])
         files = [f'vectors/{name}.npy', f'vectors/{name}.ends.npy']
-        return about | {'files': files, 'dimensions': made.vectors.dim, 'model': f'models/{name}'}
+        return about | {'files': files, 'dimensions': prepared.vectors.dim, 'model': f'models/{name}'}
 
 
 BY_REPRESENTATION['multi_vector'] = LateRetriever
@@ -256,8 +256,8 @@ class _TokenReranker:
         documents = encode_corpus(self.encoder, part.corpus, 'document', instructions['document'])
         queries = encode_corpus(self.encoder, task.queries, 'query', instructions['query'])
         check_dimensions(self.encoder, queries, documents)
-        made = _TokenDocuments(self.encoder, documents)
-        scored = made.score(part, run, queries, Job(part, device=self.device))
+        prepared = _TokenDocuments(self.encoder, documents)
+        scored = prepared.score(part, run, queries, Job(part, device=self.device))
         pairs = run[['query_id', 'doc_id']].merge(scored, how='left', on=['query_id', 'doc_id'])
         counts = {'encoded_docs': documents.stats['encoded'], 'cached_docs': documents.stats['cached']}
         cut = {'truncated_docs': int(documents.truncated.sum()), 'truncated_queries': int(queries.truncated.sum())}
@@ -319,14 +319,14 @@ def matched_words(
     doc_id: str,
 ) -> list[tuple[str, str, float]]:
     "For each word of a query its best-matching word of a document and their similarity, the strongest first."
-    found, sides = {}, []
+    best_of, sides = {}, []
     for role, texts, text_id in (('query', task.queries, query_id), ('document', task.corpus, doc_id)):
         at, instruction = texts._position[text_id], encoder.instruction(task, role)
         [text] = encoder.render(texts.rows(at, at + 1), role, instruction)
         sides.append((encoder.backend(role).words(text), encoder.encode([text], role, instruction).vectors.tokens))
-    (asked, of_query), (words, of_document) = sides
-    for word, row in zip(asked, of_query @ of_document.T):
+    (query_words, of_query), (words, of_document) = sides
+    for word, row in zip(query_words, of_query @ of_document.T):
         at = int(row.argmax())
-        if word and row[at] > found.get(word, ('', -np.inf))[1]:
-            found[word] = words[at] or '·', float(row[at])
-    return sorted(((word, *match) for word, match in found.items()), key=lambda match: -match[2])
+        if word and row[at] > best_of.get(word, ('', -np.inf))[1]:
+            best_of[word] = words[at] or '·', float(row[at])
+    return sorted(((word, *match) for word, match in best_of.items()), key=lambda match: -match[2])

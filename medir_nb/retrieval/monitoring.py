@@ -89,15 +89,15 @@ class Watch:
         "Await an answer with its `hits`, and write down how it went."
         begin = time.perf_counter()
         try:
-            found = await answer
+            result = await answer
         except Exception as error:
             self.faults.labels(type(error).__name__).inc()
             raise
         seconds = time.perf_counter() - begin
         self.seconds.observe(seconds)
         if self.log:
-            self.log.add(question, found['hits'], seconds)
-        return found
+            self.log.add(question, result['hits'], seconds)
+        return result
 
     def figures(self) -> bytes:
         "What `/metrics` answers."

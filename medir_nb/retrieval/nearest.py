@@ -74,8 +74,8 @@ def _knn(queries: np.ndarray, block: np.ndarray, k: int, device: str | None) -> 
 def _sparse_knn(queries, block, k: int) -> tuple[np.ndarray, np.ndarray]:
     "The same of rows of sparse matrices, by the processor."
     by_term, starts = block.T.tocsr(), range(0, queries.shape[0], _SPARSE_AT_A_TIME)
-    found = [best_first((queries[start : start + _SPARSE_AT_A_TIME] @ by_term).toarray(), k) for start in starts]
-    return tuple(map(np.vstack, zip(*found, strict=True)))
+    best = [best_first((queries[start : start + _SPARSE_AT_A_TIME] @ by_term).toarray(), k) for start in starts]
+    return tuple(map(np.vstack, zip(*best, strict=True)))
 
 # %% ../../nbs/04_retrieval/02_nearest.ipynb #28890da6
 def _best_columns(columns: np.ndarray, *arrays: np.ndarray) -> list[np.ndarray]:
@@ -106,14 +106,14 @@ def _search_blocks(
 def _search_bits(queries: np.ndarray, documents: Vectors, k: int, scale) -> tuple[np.ndarray, np.ndarray]:
     "The `k` best scores of each query among the documents that differ from it in the fewest bits, and their positions."
     bits, faiss, n = np.packbits(queries > 0, axis=1), the_faiss(), min(len(documents), documents.layout.oversample * k)
-    found = np.empty((len(queries), 0), np.int64)
+    candidates = np.empty((len(queries), 0), np.int64)
     for places, part in documents.by_block():
         # all of a block: which of the equal ones faiss would leave out depends on how blocks are cut
         differing, rows = faiss.knn_hamming(bits, np.ascontiguousarray(part.codes), len(part))
-        found = np.hstack([found, differing.astype(np.int64) * len(documents) + places[rows]])
-        if found.shape[1] > n:  # of documents that differ in as many bits the first
-            found = np.partition(found, n - 1, axis=1)[:, :n]
-    positions = np.sort(found % len(documents), axis=1)
+        candidates = np.hstack([candidates, differing.astype(np.int64) * len(documents) + places[rows]])
+        if candidates.shape[1] > n:  # of documents that differ in as many bits the first
+            candidates = np.partition(candidates, n - 1, axis=1)[:, :n]
+    positions = np.sort(candidates % len(documents), axis=1)
     products = [scale(documents.take(row)) @ query for row, query in zip(positions, queries, strict=True)]
     scores = np.array(products, np.float32)
     return _best_columns(np.argsort(-scores, axis=1, kind='stable')[:, :k], scores, positions)
@@ -138,17 +138,17 @@ def dense_search(
     if len(documents) == 0 or vectors.shape[0] == 0:
         return pd.DataFrame(columns=RUN_COLUMNS)
     scale = unit if similarity == 'cos' else lambda vectors: vectors
-    asked, size = scale(vectors), block or max(10_000, 2**24 // vectors.shape[1])
-    asked = asked if is_sparse else np.ascontiguousarray(asked)
+    scaled_queries, size = scale(vectors), block or max(10_000, 2**24 // vectors.shape[1])
+    scaled_queries = scaled_queries if is_sparse else np.ascontiguousarray(scaled_queries)
     knn = _sparse_knn if is_sparse else partial(_knn, device=device)
 
     def search(rows, depth):
         if documents.layout.oversample:
-            return _search_bits(asked[rows], documents, depth, scale)
-        return _search_blocks(asked[rows], documents, depth, scale, knn, size)
+            return _search_bits(scaled_queries[rows], documents, depth, scale)
+        return _search_blocks(scaled_queries[rows], documents, depth, scale, knn, size)
 
-    found = settle_ties(search, vectors.shape[0], len(documents), k, 0.0 if is_sparse else -np.inf)
-    return run_frame(query_ids, doc_ids, *found, k, positive_only=is_sparse)
+    best = settle_ties(search, vectors.shape[0], len(documents), k, 0.0 if is_sparse else -np.inf)
+    return run_frame(query_ids, doc_ids, *best, k, positive_only=is_sparse)
 
 # %% ../../nbs/04_retrieval/02_nearest.ipynb #7c80604f
 _AT_A_TIME = 16_384  # vectors in memory at once
@@ -159,10 +159,10 @@ def scaled(vectors: np.ndarray, similarity: str) -> np.ndarray:
     return np.ascontiguousarray(unit(vectors) if similarity == 'cos' else vectors, np.float32)
 
 
-def _loaded(path: Path, **how) -> np.ndarray:
+def _loaded(path: Path, **options) -> np.ndarray:
     "The numbers of a file of an index."
     with boundary('it is damaged', path, 'build the index again'):
-        return np.load(path, **how)
+        return np.load(path, **options)
 
 
 class FileVectors(Vectors):
@@ -337,15 +337,15 @@ def build_ann(
     "Write the approximate index of vectors; what `ann.json` says of it."
     start, faiss = time.perf_counter(), the_faiss()
     about = {'factory': ann_factory(kind, len(vectors), vectors.dim), 'vectors': len(vectors)}
-    with atomic_folder(folder) as made:
+    with atomic_folder(folder) as partial_folder:
         index = _trained(vectors, about['factory'], similarity)
         _set_probe(index, about['factory'], _PROBE_OF_LISTS)
         for first in progress(range(0, len(vectors), _AT_A_TIME), desc='ann', unit='16k vectors'):
             index.add(scaled(vectors.chunk(first, first + _AT_A_TIME), similarity))
-        faiss.write_index(index, str(made / 'ann.faiss'))
-        about['bytes'] = (made / 'ann.faiss').stat().st_size
+        faiss.write_index(index, str(partial_folder / 'ann.faiss'))
+        about['bytes'] = (partial_folder / 'ann.faiss').stat().st_size
         about['seconds'] = round(time.perf_counter() - start, 1)
-        write_json(made / 'ann.json', about)
+        write_json(partial_folder / 'ann.json', about)
     return about
 
 # %% ../../nbs/04_retrieval/02_nearest.ipynb #7c376602

@@ -235,7 +235,7 @@ class ListReader(NamedTuple):
         lists, took = _lists(run), Counter(dict.fromkeys((*_COST, *FAULTS_OF_READING), 0))
         try:
             procedures = [stage.procedure.order(len(docs), stage.chosen) for _, docs in lists]
-            orders = in_step(procedures, lambda asked: _answers(stage, self.job, lists, asked, took))
+            orders = in_step(procedures, lambda windows: _answers(stage, self.job, lists, windows, took))
         finally:
             if took['prompts_asked'] and model.backend_name in HOLDS_GPU:
                 model.close()
@@ -338,14 +338,14 @@ class LLMRerank(Rerank):
 _COST = ('prompts', 'prompts_asked', 'prompt_tokens', 'answer_tokens')
 
 
-def _answers(stage: LLMRerank, job: Job, lists: list, asked: list, took: Counter) -> list[list[int]]:
+def _answers(stage: LLMRerank, job: Job, lists: list, windows: list, took: Counter) -> list[list[int]]:
     "An answer for each window `(number of the list, positions)`; what it cost and its faults go to `took`."
     model, language, row = stage.llm, job.task.language, method_row(stage.expression.reranker.name, 'reranking')
-    shown = [(lists[number][0], [lists[number][1][i] for i in window]) for number, window in asked]
+    shown = [(lists[number][0], [lists[number][1][i] for i in window]) for number, window in windows]
     requests = [stage.request(job, query, docs) for query, docs in shown]
     took['prompts_asked'] += len({request.key(model.spec) for request in model.missing(requests)})
     answers = []
-    for request, generation, (_, window) in zip(requests, model.generate(requests), asked, strict=True):
+    for request, generation, (_, window) in zip(requests, model.generate(requests), windows, strict=True):
         text, faults = usable_answer(generation, request.prompt, '', language, model.spec.answer)
         named, wrong = stage.procedure.read('' if 'no answer mark' in faults else text, len(window), row)
         cost = {'prompts': 1, 'prompt_tokens': generation.prompt_tokens, 'answer_tokens': generation.tokens}

@@ -332,8 +332,8 @@ def load_cross_encoder(
     with boundary('its weights do not load', where, refetch(folder), let=(torch.OutOfMemoryError,)), whole as new:
         config = _configuration(spec, folder, where)
         tokenizer = AutoTokenizer.from_pretrained(str(folder), config=config, **code)
-        how = {'dtype': getattr(torch, spec.dtype), **code}
-        model = _model_class(spec, config).from_pretrained(str(folder), config=config, **how).to(device)
+        options = {'dtype': getattr(torch, spec.dtype), **code}
+        model = _model_class(spec, config).from_pretrained(str(folder), config=config, **options).to(device)
         if spec.adapter:
             model = _merged(model, new, spec, device, where)
     return tokenizer, model.eval()

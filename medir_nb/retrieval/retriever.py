@@ -167,9 +167,9 @@ class Retriever(_RetrieverBase):
                 with at_home(tempfile.mkdtemp(dir=scratch)):
                     return self.prepare(replace(job, task=task))
 
-            made = take_up()
+            taken_up = take_up()
             sizes = {'documents': len(corpus), 'searched': len(corpus), 'conditions': {'device': 'cpu'}}
-            yield Trial(take_up=take_up, search=lambda query: made.search(query, LISTED), **sizes)
+            yield Trial(take_up=take_up, search=lambda query: taken_up.search(query, LISTED), **sizes)
 
     def disk_bytes(self, job: Job) -> int:
         "What it keeps of the documents on disk, and its weights."

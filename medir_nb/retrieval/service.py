@@ -57,8 +57,8 @@ class Batcher:
             if torch := sys.modules.get('torch'):
                 torch.set_num_threads(threads)
 
-        how = {'thread_name_prefix': 'medir-answers', 'initializer': use_threads}
-        self.thread = concurrent.futures.ThreadPoolExecutor(1, **how)
+        options = {'thread_name_prefix': 'medir-answers', 'initializer': use_threads}
+        self.thread = concurrent.futures.ThreadPoolExecutor(1, **options)
 
     async def ask(self, question: str, wanted: str):
         "The answer, by what is `wanted` (JSON, see `ask_service`); `Busy` where the queue is full."
@@ -131,8 +131,8 @@ class Service:
 
     def _answers(self, questions: list[str], wanted: str) -> list[dict]:
         index = self.index  # which may be another one in a moment
-        found = index.answers(questions, **json.loads(wanted))
-        return [{'generation': index.manifest['generation'], 'hits': hits} for hits in found]
+        hit_lists = index.answers(questions, **json.loads(wanted))
+        return [{'generation': index.manifest['generation'], 'hits': hits} for hits in hit_lists]
 
     def _look(self):
         "Have updates made, and answer from the present generation as soon as there is another one."
@@ -199,8 +199,8 @@ class _Updates:
         try:
             with open(self.log, 'w') as log:
                 print('the update begins', file=log, flush=True)
-                how = {'stdout': subprocess.DEVNULL, 'stderr': log, 'start_new_session': True}
-                self.process = subprocess.Popen(self.command, env=self.environment, **how)
+                options = {'stdout': subprocess.DEVNULL, 'stderr': log, 'start_new_session': True}
+                self.process = subprocess.Popen(self.command, env=self.environment, **options)
         except OSError as error:
             self.fault = f'nothing can be written in {self.folder} ({error.strerror})'
             self.not_before = time.monotonic() + 60.0
@@ -498,9 +498,9 @@ def web_app(
             yield
         await asyncio.to_thread(service.stop)
 
-    how = {**dict.fromkeys(('docs_url', 'redoc_url', 'openapi_url')), 'dependencies': [Depends(called_by_its_name)]}
-    how['redirect_slashes'] = False  # a redirect would answer before the name is looked at
-    app = FastAPI(title=f'medir serve: {service.health()["system"]}', lifespan=whole_life, **how)
+    options = {**dict.fromkeys(('docs_url', 'redoc_url', 'openapi_url')), 'dependencies': [Depends(called_by_its_name)]}
+    options['redirect_slashes'] = False  # a redirect would answer before the name is looked at
+    app = FastAPI(title=f'medir serve: {service.health()["system"]}', lifespan=whole_life, **options)
     app.add_middleware(_BodyLimit)
     _add_errors(app)
     _add_search(app, service, seconds)
@@ -560,11 +560,11 @@ def serve(
             note(f'{host} is not loopback: whoever reaches this machine may {may}, unless ${KEY_VARIABLE} holds a key')
         counts = f'{health["system"]}, {counted(health["documents"], "document")}, generation {health["generation"]}'
         print(f'{address}  {counts}; what it understands: {address}/docs; Ctrl-C ends it', flush=True)
-        how = {'log_level': 'critical', 'access_log': False, 'server_header': False, 'ws': 'none'}
+        options = {'log_level': 'critical', 'access_log': False, 'server_header': False, 'ws': 'none'}
         app = web_app(service, is_loopback(host), seconds, mcp_server(service, seconds) if mcp else None)
         # so many connections are taken at once before the first of them is looked at
-        how |= {'http': PatientProtocol, 'backlog': 100, 'timeout_graceful_shutdown': int(seconds) + 1}
-        server = uvicorn.Server(uvicorn.Config(app, **how))
+        options |= {'http': PatientProtocol, 'backlog': 100, 'timeout_graceful_shutdown': int(seconds) + 1}
+        server = uvicorn.Server(uvicorn.Config(app, **options))
         if ready:
             ready(server, address)
         if threading.current_thread() is threading.main_thread():

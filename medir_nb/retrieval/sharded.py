@@ -44,9 +44,9 @@ def search_shard(
     file, encoder = store.local / folder / f'{number:06d}.parquet', Encoder(spec, device=device)
     queries = cached_table(store.brought(f'{folder}/queries.jsonl'), Queries)
     vectors, ids = shard_vectors(store, encoder, [number])
-    asked = encode_corpus(encoder, queries, 'query', encoder.instruction(None))
+    query_vectors = encode_corpus(encoder, queries, 'query', encoder.instruction(None))
     nearest = BY_REPRESENTATION[encoder.spec.representation].documents.nearest
-    run = nearest(asked, vectors, queries.ids, ids, k, encoder.spec.similarity, device)
+    run = nearest(query_vectors, vectors, queries.ids, ids, k, encoder.spec.similarity, device)
     with atomic_path(file) as part:
         run.to_parquet(part)
     store.put(file)
@@ -80,9 +80,9 @@ def search_shards(
     check(store.plan, 'there is no store of shards', place, 'make one: medir encode CORPUS --system E --to STORE')
     numbers, folder = share_of(range(len(store.slices)), share), f'lists/{fingerprint(queries.fingerprint, k)[:16]}'
     check_whole(store, numbers)
-    asked = store.local / folder / 'queries.jsonl'
-    write_lines(asked, json_rows(queries))
-    store.put(asked)
+    query_file = store.local / folder / 'queries.jsonl'
+    write_lines(query_file, json_rows(queries))
+    store.put(query_file)
     lists = [f'{folder}/{number:06d}.parquet' for number in range(len(store.slices))]
     spec = model or encoder_of(parse(store.plan['system'])).spec
     work = partial(search_shard, store.place, spec, device, folder, k)

@@ -312,11 +312,11 @@ def check_unless_stored(
 # %% ../../nbs/04_retrieval/06_stages.ipynb #62f45cb6
 def best_passages(run: pd.DataFrame, each: int) -> pd.DataFrame:
     "The first `each` passages of each document for each query, in the order of the run; `within` is the rank of each."
-    found = sort_run(run[RUN_COLUMNS])
-    names, places = np.unique(found.doc_id.to_numpy(dtype=str), return_inverse=True)
-    found = found.assign(document=source_document_ids(names)[places] if len(found) else [])
-    found = found.assign(within=found.groupby(['query_id', 'document'], sort=False).cumcount())
-    return found[found.within < each].reset_index(drop=True)
+    passages = sort_run(run[RUN_COLUMNS])
+    names, places = np.unique(passages.doc_id.to_numpy(dtype=str), return_inverse=True)
+    passages = passages.assign(document=source_document_ids(names)[places] if len(passages) else [])
+    passages = passages.assign(within=passages.groupby(['query_id', 'document'], sort=False).cumcount())
+    return passages[passages.within < each].reset_index(drop=True)
 
 # %% ../../nbs/04_retrieval/06_stages.ipynb #891ba3e0
 def _document_scores(
@@ -390,26 +390,26 @@ def _open_queries(run: pd.DataFrame, task, k: int, depth: int) -> set:
 def found_passages(stage: Stage, job: Job, k: int) -> Ranking:
     "The passages that count, of the first `k` documents of each query of a task whose documents are cut."
     task, expanded = job.task, job.expanded
-    how = task.passages, k, task.corpus.sizes, stage.absent
+    options = task.passages, k, task.corpus.sizes, stage.absent
     depth = min(len(task.corpus), _FIRST * k)
     first = stage.run(job, depth)
     waiting = _open_queries(first.run, task, k, depth)
-    kept = [_first_documents(first.run[~first.run.query_id.isin(waiting)], *how)]
+    kept = [_first_documents(first.run[~first.run.query_id.isin(waiting)], *options)]
     position = {query_id: number for number, query_id in enumerate(task.queries.ids)}
     while waiting:
         depth = min(len(task.corpus), _FURTHER * depth)
         at_once = max(1, _MOST_ROWS // depth)
-        asked, waiting = sorted(position[query_id] for query_id in waiting), set()
-        for start in progress(range(0, len(asked), at_once), desc=f'{depth:,} passages a query'):
-            part = asked[start : start + at_once]
+        open_queries, waiting = sorted(position[query_id] for query_id in waiting), set()
+        for start in progress(range(0, len(open_queries), at_once), desc=f'{depth:,} passages a query'):
+            part = open_queries[start : start + at_once]
             texts = expanded if expanded is None else replace(expanded, texts=[expanded.texts[at] for at in part])
             again = replace(job, task=replace(task, queries=task.queries.take(part)), expanded=texts)
             run = stage.run(again, depth).run
             unsettled = _open_queries(run, task, k, depth)
             waiting |= unsettled
-            kept.append(_first_documents(run[~run.query_id.isin(unsettled)], *how))
-    found = pd.concat(kept, ignore_index=True)
-    in_order = found.sort_values('query_id', key=lambda ids: ids.map(position), kind='stable')
+            kept.append(_first_documents(run[~run.query_id.isin(unsettled)], *options))
+    passages = pd.concat(kept, ignore_index=True)
+    in_order = passages.sort_values('query_id', key=lambda ids: ids.map(position), kind='stable')
     return Ranking(in_order.reset_index(drop=True), first.counts)
 
 # %% ../../nbs/04_retrieval/06_stages.ipynb #622d1636
@@ -419,5 +419,5 @@ def found_documents(stage: Stage, job: Job, k: int) -> Ranking:
     if not task.is_cut:
         return stage.run(job, k)
     k = len(task.corpus.sizes) if task.kind == 'reranking' else k
-    found = found_passages(stage, job, k)
-    return Ranking(aggregate_passages(found.run, task.passages, k, task.corpus.sizes, stage.absent), found.counts)
+    passages = found_passages(stage, job, k)
+    return Ranking(aggregate_passages(passages.run, task.passages, k, task.corpus.sizes, stage.absent), passages.counts)

@@ -271,13 +271,14 @@ def build_index(
     _refuse_other_folder(folder)
     about = _about(tree, task, store, dtype, columns)
     with writing(folder):
-        made, counted = _make_generation(folder, 1, corpus_records(task.corpus), about, None, device)
-        about |= {'settings': settings_of(made), 'generation': 1, 'place': made.place.name, 'documents': len(made)}
-        for retriever in retrievers_of(made.chain):
+        generation, counted = _make_generation(folder, 1, corpus_records(task.corpus), about, None, device)
+        about |= {'settings': settings_of(generation), 'generation': 1}
+        about |= {'place': generation.place.name, 'documents': len(generation)}
+        for retriever in retrievers_of(generation.chain):
             if with_model:
-                retriever.save_model(made.plain_job, made.place)
+                retriever.save_model(generation.plain_job, generation.place)
         _switch(folder, about)
-    return Update(len(made), 0, 0, **counted, generation=1, seconds=time.perf_counter() - start)
+    return Update(len(generation), 0, 0, **counted, generation=1, seconds=time.perf_counter() - start)
 
 # %% ../../nbs/04_retrieval/18_updates.ipynb #e7900624
 def _given_documents(given, manifest: dict, folder: Path) -> Corpus:
@@ -333,8 +334,8 @@ def change_index(
         if any(changes):
             if len(index):
                 check_settings(index)
-            made, counted = _make_generation(folder, number, rows(), index.manifest, index, device)
-            manifest |= {'place': made.place.name, 'documents': len(made)}
+            generation, counted = _make_generation(folder, number, rows(), index.manifest, index, device)
+            manifest |= {'place': generation.place.name, 'documents': len(generation)}
         if any(changes) or entries:
             _switch(folder, manifest)
         present = read_manifest(folder)['generation']

@@ -76,11 +76,11 @@ def check_repeats(rows: list[dict], most: float, where) -> float:
 def check_round_trip(rows: list[dict], retriever: str, least: float, where, language: str = '') -> tuple[Mined, float]:
     "Refuse queries of which too few find their own document; those that do, and their share."
     k = max(1, min(20, len({row['doc'] for row in rows}) // 10))
-    found = round_trip(rows, retriever, k, language)
-    share = len(found) / len(rows)
+    kept = round_trip(rows, retriever, k, language)
+    share = len(kept) / len(rows)
     what = f'{share:.0%} of {len(rows):,} queries find their own text among the first {k}, fewer than {least:.0%}'
     check(share >= least, what, where, 'look at them, write them by a stronger model, or lower --least-round-trip')
-    return found, share
+    return kept, share
 
 # %% ../../nbs/09_study/06_adapting.ipynb #c0b23a9b
 @dataclass
@@ -240,9 +240,9 @@ def prepare_queries(study: StudyFolder, model: str, limits: dict, **_) -> _Prepa
     "Synthetic queries that find their own text, with hard negatives (BMRetriever's stage II)."
     examples, where, language = query_examples(study), study.path('queries.jsonl'), study.settings.language
     repeats = check_repeats(examples.rows, limits['most_repeats'], where)
-    found, share = check_round_trip(examples.rows, model, limits['least_round_trip'], where, language)
+    kept, share = check_round_trip(examples.rows, model, limits['least_round_trip'], where, language)
     window = _window(len(examples.held_out.corpus))
-    pairs = hard_negatives(found.rows, model, _NEGATIVES, window, 'alone', language=language)
+    pairs = hard_negatives(kept.rows, model, _NEGATIVES, window, 'alone', language=language)
     return _Prepared(pairs, examples, {'repeated queries': repeats, 'round trip': share})
 
 
@@ -360,10 +360,10 @@ _KINDS = (('tuned', False), ('control', True))
 
 def _systems_of(model: str, trained: dict, writer: str = '', llm: str = '') -> dict[str, list[str]]:
     "Name → its systems, one a seed; where a writer was tuned, all of them read what it writes."
-    asked = lambda name, by: f'{name}+hyde({by},max_tokens={_SAMPLING["max_tokens"]})' if by else name  # noqa: E731
-    named = {_BASE: [model]} | ({'untuned, with HyDE': [asked(model, llm)]} if writer else {})
+    expanded = lambda name, by: f'{name}+hyde({by},max_tokens={_SAMPLING["max_tokens"]})' if by else name  # noqa: E731
+    named = {_BASE: [model]} | ({'untuned, with HyDE': [expanded(model, llm)]} if writer else {})
     for name, control in ((_TUNED, False), (_CONTROL, True)):
-        named[name] = [asked(both[control].folder.name, writer) for both in trained.values()]
+        named[name] = [expanded(both[control].folder.name, writer) for both in trained.values()]
     return named
 
 # %% ../../nbs/09_study/06_adapting.ipynb #28fde25d
@@ -382,11 +382,11 @@ def side_by_side_table(scores: dict[str, list[Scores]], named: dict[str, list[st
 def _paired_tests(scores: dict[str, list[Scores]]) -> list[dict]:
     "The tuned model against the untuned one and against its control."
     together = {name: over_seeds(seeds, name) for name, seeds in scores.items()}
-    found = [compare(together[name], together[_TUNED], show=0) for name in (_BASE, _CONTROL) if name in together]
+    tests = [compare(together[name], together[_TUNED], show=0) for name in (_BASE, _CONTROL) if name in together]
     return [
         {'against': one.a, 'difference': one.difference, 'low': one.low, 'high': one.high}
         | {'p': one.p, 'p_holm': float(p), 'wins': one.wins, 'losses': one.losses, 'queries': one.n_queries}
-        for one, p in zip(found, holm([one.p for one in found]), strict=True)
+        for one, p in zip(tests, holm([one.p for one in tests]), strict=True)
     ]
 
 
@@ -407,12 +407,12 @@ def adapt_sentence(entry: dict) -> str:
         facts.append(f'{test["difference"]:+.3f} {ends} against the {against} (p {p_text(test["p_holm"])})')
     lost = [row for row in entry['forgetting'] if row['difference'] < 0 and row['p_holm'] < 0.05]
     names = ', '.join(f'{row["task"]} ({row["difference"]:+.3f})' for row in lost)
-    found = ' and '.join(facts) + (f'; it forgot on {names}' if lost else '')
+    evidence = ' and '.join(facts) + (f'; it forgot on {names}' if lost else '')
     start = f'{entry["base"]} adapted by {entry["method"]} ({entry["steps"]:,} steps, {seeds}) is'
     if entry['better']:
-        return f'{start} better on {ground}: {found}.'
+        return f'{start} better on {ground}: {evidence}.'
     advice = 'keep the untuned model, or give it more labels and minutes'
-    return f'{start} not shown to be better on {ground}: {found}; {advice}.'
+    return f'{start} not shown to be better on {ground}: {evidence}; {advice}.'
 
 # %% ../../nbs/09_study/06_adapting.ipynb #633d3734
 _PUBLIC = {'en': ('hpo-lay', 'nfcorpus'), 'zh': ('zh-lay',)}
@@ -432,9 +432,9 @@ def _public_tasks(language: str, limit: int = 0) -> list:
 def forgetting_of(tasks: list, base: str, tuned: str) -> list[dict]:
     "A row a public task: before, after, the difference with its interval and test."
     scores = [[evaluate(task, system, [task.measures[0]]) for system in (base, tuned)] for task in tasks]
-    found = [compare(before, after, show=0) for before, after in scores]
+    tests = [compare(before, after, show=0) for before, after in scores]
     rows = []
-    for (before, after), one, p in zip(scores, found, holm([one.p for one in found]) if found else [], strict=True):
+    for (before, after), one, p in zip(scores, tests, holm([one.p for one in tests]) if tests else [], strict=True):
         about = {'task': before.task.name, 'measure': one.measure, 'queries': one.n_queries}
         means = {'before': before.mean(one.measure), 'after': after.mean(one.measure)}
         test = {'difference': one.difference, 'low': one.low, 'high': one.high, 'p_holm': float(p)}

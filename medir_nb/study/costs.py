@@ -132,12 +132,12 @@ def main():
     job = json.load(sys.stdin)
     try:
         task = load_task(job['task'], **job['options'])
-        found = asdict(measure_here(job['system'], task, job['queries'], job['documents']))
+        answer = asdict(measure_here(job['system'], task, job['queries'], job['documents']))
     except MedirError as error:
-        found = {'error': [error.what, str(error.where or ''), error.fix]}
+        answer = {'error': [error.what, str(error.where or ''), error.fix]}
     except Exception as error:
-        found = {'error': [f'its costs could not be measured ({cause_of(error)})', job['system'], 'name another']}
-    Path(job['answer']).write_text(json.dumps(found))
+        answer = {'error': [f'its costs could not be measured ({cause_of(error)})', job['system'], 'name another']}
+    Path(job['answer']).write_text(json.dumps(answer))
 
 # %% ../../nbs/09_study/03_costs.ipynb #45aca8f2
 def _run_child(job: dict) -> dict:
@@ -147,14 +147,14 @@ def _run_child(job: dict) -> dict:
         # what this process imports, the child does
         own = {'PYTHONPATH': os.pathsep.join(filter(None, sys.path)), 'MEDIR_PROGRESS': '0', 'MEDIR_HOME': str(home())}
         command = [sys.executable, '-c', 'from medir_nb.study.costs import main; main()']
-        how = {'capture_output': True, 'text': True, 'env': os.environ | own}
-        done = subprocess.run(command, input=json.dumps(job | {'answer': str(answer)}), **how)
-        found = read_json(answer, {})
+        options = {'capture_output': True, 'text': True, 'env': os.environ | own}
+        done = subprocess.run(command, input=json.dumps(job | {'answer': str(answer)}), **options)
+        result = read_json(answer, {})
     last_words = redact(done.stderr.strip())[-200:]
-    check(found, f'the process that measures ended ({done.returncode}; {last_words})', job['system'], 'run again')
-    if 'error' in found:
-        raise MedirError(*found['error'])
-    return found
+    check(result, f'the process that measures ended ({done.returncode}; {last_words})', job['system'], 'run again')
+    if 'error' in result:
+        raise MedirError(*result['error'])
+    return result
 
 # %% ../../nbs/09_study/03_costs.ipynb #59ec8d15
 @follows_home
@@ -180,10 +180,10 @@ def measure_costs(
         return Costs(**known['costs'])
     job = {'system': system, 'task': str(task), 'options': options, 'queries': queries, 'documents': documents}
     with waiting(f'costs of {system}'):
-        found = _run_child(job) | {'wanting': wanting}
+        costs = _run_child(job) | {'wanting': wanting}
     if kept:
-        write_json(kept, {'key': key, 'costs': found})
-    return Costs(**found)
+        write_json(kept, {'key': key, 'costs': costs})
+    return Costs(**costs)
 
 # %% ../../nbs/09_study/03_costs.ipynb #65c74db9
 _PRICE = '$/1M tokens'
@@ -194,20 +194,20 @@ _COST_COLUMNS |= {'price': _PRICE}
 def costs_columns(costs: dict) -> pd.DataFrame:
     "`Costs` as text, a row each (None: not known); prices only where a service is asked."
     rows = {
-        name: {label: three_digits(getattr(found, field, None)) for field, label in _COST_COLUMNS.items()}
-        for name, found in costs.items()
+        name: {label: three_digits(getattr(cost, field, None)) for field, label in _COST_COLUMNS.items()}
+        for name, cost in costs.items()
     }
     frame = pd.DataFrame.from_dict(rows, orient='index')
     return frame if _PRICE not in frame or frame[_PRICE].any() else frame.drop(columns=_PRICE)
 
 # %% ../../nbs/09_study/03_costs.ipynb #c9d37ad9
-def costs_of_each(systems: list[str], task, options: dict | None = None, **how) -> dict[str, Costs | None]:
+def costs_of_each(systems: list[str], task, options: dict | None = None, **more) -> dict[str, Costs | None]:
     "System → its costs; None, and a note, where they could not be measured."
-    found = {}
+    costs = {}
     for system in progress(systems, desc='costs', unit='system'):
         try:
-            found[system] = measure_costs(system, task, options, **how)
+            costs[system] = measure_costs(system, task, options, **more)
         except MedirError as error:
             note(f'no costs of {system}: {error}')
-            found[system] = None
-    return found
+            costs[system] = None
+    return costs

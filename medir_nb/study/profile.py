@@ -249,29 +249,31 @@ def _reading_lines(reading: SourceReport, language: str) -> list[str]:
     return lines
 
 # %% ../../nbs/09_study/01_profile.ipynb #d12c5b41
-def _passages_line(found) -> str:
+def _passages_line(profile) -> str:
     "Whether the study searches passages, or should."
-    if found.windows:
-        return f'searched in passages: {found.windows}, {found.in_passages[0]:.1f} a document'
-    if found.advised:
-        per_document = f'{found.in_passages[0]:.1f} a document'
-        return f'passages are advisable: look again with --passages {found.advised} ({per_document})'
+    if profile.windows:
+        return f'searched in passages: {profile.windows}, {profile.in_passages[0]:.1f} a document'
+    if profile.advised:
+        per_document = f'{profile.in_passages[0]:.1f} a document'
+        return f'passages are advisable: look again with --passages {profile.advised} ({per_document})'
     return 'passages are not needed: hardly a document is longer than the encoders read'
 
 # %% ../../nbs/09_study/01_profile.ipynb #df6605da
-def _time_lines(found) -> list[str]:
+def _time_lines(profile) -> list[str]:
     "What the estimates of time hang on, and the encoders that nobody gets without naming them."
-    if not found.speeds:
+    if not profile.speeds:
         return []
-    slowest, first = max(found.speeds, key=lambda part: part.wanting), found.speeds[0]
+    slowest, first = max(profile.speeds, key=lambda part: part.wanting), profile.speeds[0]
     timed = f'{counted(first.timed_documents, "document")} on {first.machine}'
-    lines = [f'times are estimates from {timed}; tokens are those of {counted(found.coverages[0].sampled, "document")}']
+    lines = [
+        f'times are estimates from {timed}; tokens are those of {counted(profile.coverages[0].sampled, "document")}'
+    ]
     if is_busy(slowest.wanting):
         what = f'this machine was busy ({slowest.wanting:.1f} processes wanted a core), so the times are too long'
         lines.append(f'{what}: look again when it is quiet')
-    most, cut = found.study.settings.minutes, f' --passages {found.windows}' if found.windows else ''
-    fix = f'look again with --minutes {math.ceil(sum(found.minutes.values()))}{cut}'
-    _, too_long = within_minutes(list(found.minutes), found.minutes, most)
+    most, cut = profile.study.settings.minutes, f' --passages {profile.windows}' if profile.windows else ''
+    fix = f'look again with --minutes {math.ceil(sum(profile.minutes.values()))}{cut}'
+    _, too_long = within_minutes(list(profile.minutes), profile.minutes, most)
     left_out = {name: too_long_reason(minutes, most) for name, minutes in too_long.items()}
     return lines + [f'{name} is not compared unless it is named: {why}; {fix}' for name, why in left_out.items()]
 
@@ -301,16 +303,16 @@ class CorpusProfile:
         cut, seconds = self.in_passages if self.windows else None, {}
         for part, timed in zip(self.coverages, self.speeds, strict=True):
             seconds[part.model] = encoding_seconds(part, timed.tokens_per_second, self.reading.kept, cut)
-        return {model: round(found / 60, 2) for model, found in seconds.items()}
+        return {model: round(total / 60, 2) for model, total in seconds.items()}
 
     def tables(self) -> dict[str, pd.DataFrame]:
         "Frames by heading, with their numbers as they are read: 2,000."
-        found = {
+        by_heading = {
             'documents': _counts_table(self.reading),
             'encoders': candidates_table(self.coverages, self.speeds, self.reading.kept, self.in_passages),
             'may be personal data': pd.DataFrame(self.reading.personal_data),
         }
-        return {name: _with_thousands(table) for name, table in found.items() if len(table)}
+        return {name: _with_thousands(table) for name, table in by_heading.items() if len(table)}
 
     def lines(self) -> list[str]:
         "What the tables mean, in sentences."
@@ -334,33 +336,33 @@ class CorpusProfile:
         return save_figure('lengths', lengths_data(self), lengths_figure, self.study.folder / 'figures')
 
 # %% ../../nbs/09_study/01_profile.ipynb #ab12cd35
-def _content(found: CorpusProfile) -> dict:
+def _content(profile: CorpusProfile) -> dict:
     "Counts, names of files, masks, and the page in sentences and tables."
     return {
-        **asdict(found.reading),
-        'words': quantiles(found.reading.words),
-        'language': found.study.settings.language,
-        'encoders': [asdict(part) for part in found.coverages],
-        'speeds': [asdict(part) for part in found.speeds],
-        'minutes': found.minutes,
-        'passages': str(found.windows or 'none'),
-        'passages_advised': str(found.advised or 'none'),
-        'passages_a_document': found.in_passages and round(found.in_passages[0], 2),
-        'lines': found.lines(),
-        'tables': {name: table.to_dict('records') for name, table in found.tables().items()},
+        **asdict(profile.reading),
+        'words': quantiles(profile.reading.words),
+        'language': profile.study.settings.language,
+        'encoders': [asdict(part) for part in profile.coverages],
+        'speeds': [asdict(part) for part in profile.speeds],
+        'minutes': profile.minutes,
+        'passages': str(profile.windows or 'none'),
+        'passages_advised': str(profile.advised or 'none'),
+        'passages_a_document': profile.in_passages and round(profile.in_passages[0], 2),
+        'lines': profile.lines(),
+        'tables': {name: table.to_dict('records') for name, table in profile.tables().items()},
     }
 
 # %% ../../nbs/09_study/01_profile.ipynb #97116589
 _BARS = 30
 
 
-def lengths_data(found: CorpusProfile) -> pd.DataFrame:
+def lengths_data(profile: CorpusProfile) -> pd.DataFrame:
     "`kind, low, high, documents, name`: bars of documents by words, and the limits of encoders in words."
-    words = np.maximum(1, np.asarray(found.reading.words))
+    words = np.maximum(1, np.asarray(profile.reading.words))
     edges = np.unique(np.round(np.geomspace(1, max(2, words.max()), _BARS + 1)).astype(int))
     counts, _ = np.histogram(words, bins=np.append(edges[:-1], edges[-1] + 1))
     rows = [('bar', int(low), int(high), int(n), '') for low, high, n in zip(edges, edges[1:], counts, strict=False)]
-    for part in [part for part in found.coverages if part.limit]:
+    for part in [part for part in profile.coverages if part.limit]:
         at = int(part.limit / max(part.tokens_per_word, 1e-9))
         rows.append(('limit', at, at, 0, f'{part.model}: {part.limit:,} tokens'))
     return pd.DataFrame(rows, columns=['kind', 'low', 'high', 'documents', 'name'])
@@ -399,9 +401,9 @@ def _study_folder(source: str | Path, to: str | Path | None) -> Path:
     return folder
 
 # %% ../../nbs/09_study/01_profile.ipynb #fa56d380
-def _is_whole(corpus_file: Path, found: dict) -> bool:
+def _is_whole(corpus_file: Path, report: dict) -> bool:
     "Whether a corpus was read with the libraries that its files need."
-    return corpus_file.is_file() and not any(row['fix'] == INSTALL for row in found['unreadable'])
+    return corpus_file.is_file() and not any(row['fix'] == INSTALL for row in report['unreadable'])
 
 
 def _measured(folder: Path, name: str, rows: list, key: list) -> tuple[TokenCoverage, EncodingSpeed]:
@@ -461,6 +463,6 @@ def profile_corpus(
     settings |= {'language': language, 'passages': windows.mapping() if windows else {}, 'columns': columns or {}}
     study = StudyFolder.begin(folder, **settings, **({} if minutes is None else {'minutes': minutes}))
     note_step(study, 'look')
-    found = CorpusProfile(study, reading, coverages, speeds, windows, advised, cut, _lost_labels(study, corpus))
-    write_json(study.path('look.json'), found.as_dict())
-    return found
+    profile = CorpusProfile(study, reading, coverages, speeds, windows, advised, cut, _lost_labels(study, corpus))
+    write_json(study.path('look.json'), profile.as_dict())
+    return profile

@@ -112,15 +112,15 @@ class CandidateScores:
 # %% ../../nbs/09_study/04_quality.ipynb #22eb21cf
 def measure_quality(tasks: dict[str, Task], systems: list[str], measures) -> tuple[dict, dict]:
     "Kind → `CandidateScores`, and system → why it did not run on some kind."
-    found, not_run, name = {}, {}, str(parse_measure(measures[0]))
+    scores, not_run, name = {}, {}, str(parse_measure(measures[0]))
     for kind, task in tasks.items():
         runs = [system for system in systems if system not in not_run]
-        found[kind], failed = evaluate_grid([task], runs, measures=measures)
+        scores[kind], failed = evaluate_grid([task], runs, measures=measures)
         not_run |= {system: str(error) for (system, _), error in failed.items()}
     whole = [system for system in systems if system not in not_run]
     least = f'{len(whole)} of {len(systems)} systems ran ({"; ".join(not_run.values())})'
     check(len(whole) >= 2, least, 'verdict', 'name two that run here; medir models shows them')
-    return {k: CandidateScores(tasks[k], [s for s in v if s.system in whole], name) for k, v in found.items()}, not_run
+    return {k: CandidateScores(tasks[k], [s for s in v if s.system in whole], name) for k, v in scores.items()}, not_run
 
 # %% ../../nbs/09_study/04_quality.ipynb #b13c6aaf
 def rank_agreement(
@@ -157,11 +157,11 @@ def condensed_scores(score: Scores, measure: str) -> Scores | None:
 # %% ../../nbs/09_study/04_quality.ipynb #c45fb117
 def better_systems(tests: pd.DataFrame) -> dict[str, list[str]]:
     "System → those that are shown to be better."
-    found = {}
+    better_than = {}
     for test in tests[tests.p_holm < 0.05].itertuples():
         worse, better = (test.a, test.b) if test.difference > 0 else (test.b, test.a)
-        found.setdefault(worse, []).append(better)
-    return found
+        better_than.setdefault(worse, []).append(better)
+    return better_than
 
 
 def cheapest(systems, query_ms: dict) -> str:

@@ -223,7 +223,7 @@ def _groups(
             size = min(_TIMED_GROUP, int(max(0, left) / slowest))
 
 # %% ../../nbs/09_study/02_queries.ipynb #fcadce80
-def _answers(documents: list[dict], styles: list, per_style: int, most_repeated: float, minutes: float, **asked):
+def _answers(documents: list[dict], styles: list, per_style: int, most_repeated: float, minutes: float, **options):
     "`(document, style, number, text, faults)` of each answer, group by group."
     judged, method, took, began = {style: [] for style in styles}, 'study-query', [], time.perf_counter()
     seconds_each = 1e-9  # seconds a document in one style, of the last asked
@@ -237,13 +237,13 @@ def _answers(documents: list[dict], styles: list, per_style: int, most_repeated:
                 part = group[:fit] if minutes and number_of_group else group
                 if not part:
                     return
-                how = PromptBatch(method=method, form=style, n=per_style, most_repeated=1, **asked)
-                answers = ask_about(part, lambda row: {'document': row['doc']}, how)
+                batch = PromptBatch(method=method, form=style, n=per_style, most_repeated=1, **options)
+                answers = ask_about(part, lambda row: {'document': row['doc']}, batch)
                 took.append(time.perf_counter() - started)
                 seconds_each = max(1e-9, took[-1] / len(part))
                 bar.update(len(part) * per_style)
                 judged[style] += [answer for of_document in answers for answer in of_document]
-                refuse_repeats(judged[style], per_style, most_repeated, asked['model'], f'{method} ({style})')
+                refuse_repeats(judged[style], per_style, most_repeated, options['model'], f'{method} ({style})')
                 for document, of_document in zip(part, answers, strict=True):
                     for number, (text, faults) in enumerate(of_document):
                         yield document, style, number, text, faults
@@ -251,12 +251,12 @@ def _answers(documents: list[dict], styles: list, per_style: int, most_repeated:
 # %% ../../nbs/09_study/02_queries.ipynb #6f530b31
 def _documents(corpus: Corpus, sample: int, seed: int) -> list[dict]:
     "What the model reads of each sampled document."
-    found = []
+    rows = []
     for i in sample_documents(corpus, sample, seed):
         [(title, _)], [whole] = corpus.rows(i, i + 1), corpus.texts(i, i + 1)
         doc_id = str(corpus.ids[i])
-        found.append({'id': doc_id, 'doc': sampled_excerpt(whole, (seed, doc_id)), 'title': title, 'whole': whole})
-    return found
+        rows.append({'id': doc_id, 'doc': sampled_excerpt(whole, (seed, doc_id)), 'title': title, 'whole': whole})
+    return rows
 
 # %% ../../nbs/09_study/02_queries.ipynb #cce3019a
 def _usable(answers, model: str, seen: set, counts: dict) -> list[dict]:
@@ -292,8 +292,8 @@ def retrievable_queries(
     # equal texts have one score and one place: any of them will do
     same = dict(zip(corpus.ids, map(normal_query, corpus.texts()), strict=True))
     run = search(task, retriever, k, keep_self=True).run
-    found = {query_id: {same[doc_id] for doc_id in part.doc_id[:k]} for query_id, part in run.groupby('query_id')}
-    return [row for row in rows if same[row['document']] in found.get(row['_id'], ())]
+    hits_of = {query_id: {same[doc_id] for doc_id in part.doc_id[:k]} for query_id, part in run.groupby('query_id')}
+    return [row for row in rows if same[row['document']] in hits_of.get(row['_id'], ())]
 
 # %% ../../nbs/09_study/02_queries.ipynb #c93e5f25
 _DEVIATIONS, _FEWEST_OTHERS = 3.0, 5
@@ -301,12 +301,12 @@ _DEVIATIONS, _FEWEST_OTHERS = 3.0, 5
 
 def specific_queries(study: StudyFolder, rows: list[dict], corpus: Corpus, retriever: str = _RETRIEVER) -> list[dict]:
     "The rows whose document stands out among those asked about; all, where no encoder can tell."
-    asked = sorted({row['document'] for row in rows}, key=corpus._position.__getitem__)
+    sampled = sorted({row['document'] for row in rows}, key=corpus._position.__getitem__)
     encoder = next((str(part) for part in parts(retriever) if system_kind(str(part)) in ('encoder', 'adapted')), None)
-    if encoder is None or len(asked) <= _FEWEST_OTHERS:
+    if encoder is None or len(sampled) <= _FEWEST_OTHERS:
         return rows
-    some = corpus.take([corpus._position[doc_id] for doc_id in asked])
-    run = search(queries_task(study, rows, some, source_qrels(rows)), encoder, len(asked), keep_self=True).run
+    some = corpus.take([corpus._position[doc_id] for doc_id in sampled])
+    run = search(queries_task(study, rows, some, source_qrels(rows)), encoder, len(sampled), keep_self=True).run
     scores = run.pivot(index='query_id', columns='doc_id', values='score')
     kept = []
     for row in rows:
@@ -416,26 +416,26 @@ def _written_rows(study, corpus, call, known, most_repeated, minutes, replay) ->
     documents = _documents(corpus, call['sample'], call['seed'])
     language = study.settings.language or known_language([row['doc'] for row in documents])
     note(f'queries are asked for in {language_name(language)}')
-    asked = {'model': call['model'], 'language': language, 'replay': replay}
+    options = {'model': call['model'], 'language': language, 'replay': replay}
     usage, seen, faults = Usage(), {normal_query(row['text']) for row in known}, {}
-    answers = _answers(documents, call['styles'], call['per_style'], most_repeated, minutes, usage=usage, **asked)
+    answers = _answers(documents, call['styles'], call['per_style'], most_repeated, minutes, usage=usage, **options)
     usable = _usable(answers, call['model'], seen, faults)
     llm(call['model']).close()  # in a notebook its memory is wanted for what follows
     retrievable = retrievable_queries(study, usable, corpus, call['retriever'], call['first'])
-    found = specific_queries(study, retrievable, corpus, call['retriever'])
-    share = len(found) / max(1, len(usable))
-    what = f'{len(found):,} of {len(usable):,} queries of {call["model"]} ({share:.0%}) find their document '
+    specific = specific_queries(study, retrievable, corpus, call['retriever'])
+    share = len(specific) / max(1, len(usable))
+    what = f'{len(specific):,} of {len(usable):,} queries of {call["model"]} ({share:.0%}) find their document '
     what += f'among the first {call["first"]} of {call["retriever"]}, and fit it better than others'
     fix = 'choose a stronger model with --llm or behind $MEDIR_LLM_URL, another retriever, or '
     fix += f'--least {max(0.0, share - 0.01):.2f}; every answer is kept on its cassette'
     check(usable and share >= call['least'], what, 'queries', fix)
     each = len(call['styles']) * call['per_style']
     done = sum(counts.total() for counts in faults.values()) // each
-    call |= {'documents': done, 'left': len(documents) - done, 'found': len(found)}
-    call['unspecific'] = len(retrievable) - len(found)
-    call['found_by_style'] = dict(Counter(row['style'] for row in found))
+    call |= {'documents': done, 'left': len(documents) - done, 'found': len(specific)}
+    call['unspecific'] = len(retrievable) - len(specific)
+    call['found_by_style'] = dict(Counter(row['style'] for row in specific))
     call |= {'faults': {style: dict(counts) for style, counts in faults.items()}, 'usage': repr(usage)}
-    return with_lexical_overlap(study, found, corpus)
+    return with_lexical_overlap(study, specific, corpus)
 
 # %% ../../nbs/09_study/02_queries.ipynb #9d905abe
 _EMBEDDED = ('qwen2.5-coder-1.5b', 'smollm2')

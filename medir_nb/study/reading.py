@@ -91,9 +91,9 @@ class PersonalData:
         washing = self._by_script['zh' if language == 'zh' else '']
         before = sum(washing.hits.values())
         washing.text(text)
-        found = sum(washing.hits.values()) > before
-        self.documents += found
-        return found
+        is_found = sum(washing.hits.values()) > before
+        self.documents += is_found
+        return is_found
 
     def table(self) -> pd.DataFrame:
         "`finds, times, documents, masked`: a row a rule that found something, the most frequent first."

@@ -106,22 +106,22 @@ def verdict_sections(study: StudyFolder) -> list[dict]:
     figure = f'data:image/png;base64,{base64.b64encode(image.read_bytes()).decode()}' if image.is_file() else ''
     table = verdict.table.to_dict('records')
     unanswered = content.get('unanswered')
-    found = [section(UNANSWERED, ['What each system put first.'], unanswered)] if unanswered else []
-    found += [section('Verdict', content['reasons'], table, figure, 'Quality against waiting')]
-    how = 'A difference is b minus a, and b wins or loses; p values are corrected by Holm over the table.'
+    sections = [section(UNANSWERED, ['What each system put first.'], unanswered)] if unanswered else []
+    sections += [section('Verdict', content['reasons'], table, figure, 'Quality against waiting')]
+    explained = 'A difference is b minus a, and b wins or loses; p values are corrected by Holm over the table.'
     for kind in [kind for kind in KINDS if len(verdict.tests(kind))]:
-        judged = f'{counted(content["judged"].get(kind, 0), *_QUERIES)}. {how}'
-        found.append(section(f'Paired tests, {kind}', [judged], tests_table(verdict.tests(kind)).to_dict('records')))
+        judged = f'{counted(content["judged"].get(kind, 0), *_QUERIES)}. {explained}'
+        sections.append(section(f'Paired tests, {kind}', [judged], tests_table(verdict.tests(kind)).to_dict('records')))
     if content['agreement']:
         what = 'Kendall τ between the ranking by synthetic queries and by people, by number of labels.'
-        found.append(section('Rank agreement', [what], content['agreement']))
-    found += [section(heading, sentences, rows) for heading, sentences, rows in stress_parts(content)]
+        sections.append(section('Rank agreement', [what], content['agreement']))
+    sections += [section(heading, sentences, rows) for heading, sentences, rows in stress_parts(content)]
     missing = []
     for system, why in (content['left_out'] | content['not_run']).items():
         for place in filter(None, (str(study.folder), study.settings.documents)):  # where they lie here
             why = why.replace(place, Path(place).name)
         missing.append({'system': system, 'why': why})
-    return [*found, section('Not compared', [], missing)] if missing else found
+    return [*sections, section('Not compared', [], missing)] if missing else sections
 
 # %% ../../nbs/09_study/07_report.ipynb #36b3113d
 def changed_section(study: StudyFolder) -> list[dict]:
@@ -142,8 +142,8 @@ def adapt_sections(study: StudyFolder) -> list[dict]:
     for one in adaptations(study):
         name = f'Adapting by {one["method"]}'
         judged_by = [f'qrels/{split}.tsv' for kind, split in KINDS.items() if kind == one.get('measured_on')]
-        how = {'what': 'this', 'command': 'medir study adapt', 'names': ('corpus.jsonl', 'passages', *judged_by)}
-        stale = staleness_line(study, one, **how, folder=folder)
+        options = {'what': 'this', 'command': 'medir study adapt', 'names': ('corpus.jsonl', 'passages', *judged_by)}
+        stale = staleness_line(study, one, **options, folder=folder)
         sections.append(section(name, [one.get('sentence', ''), _sentence(stale)], one.get('table') or []))
         if one.get('forgetting'):
             forgotten = tests_table(pd.DataFrame(one['forgetting'])).to_dict('records')
@@ -221,8 +221,8 @@ def report_sections(study: StudyFolder) -> list[dict]:
     words = [{'word': word, 'meaning': meaning} for word, meaning in registry('glossary').items()]
     makers = [verdict_sections, _look_sections, lambda of: [queries_section(of), labels_section(of)]]
     makers += [changed_section, adapt_sections, _contract_sections, lambda of: [receipt_section(of)]]
-    found = [section for make in progress(makers, desc='report', unit='part') for section in make(study)]
-    return [*found, section('Words', [], words)]
+    sections = [section for make in progress(makers, desc='report', unit='part') for section in make(study)]
+    return [*sections, section('Words', [], words)]
 
 # %% ../../nbs/09_study/07_report.ipynb #dbaf505b
 def render_report(study: StudyFolder, private: str = '') -> str:

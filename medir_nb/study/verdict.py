@@ -147,8 +147,8 @@ _INPUTS |= {'qrels/test.tsv': 'labels', 'passages': 'passages'}
 def input_fingerprints(study: StudyFolder) -> dict[str, str]:
     "Fingerprints of what is searched, asked and judged in a study; '' for a file that is not there."
     files = {name: study.folder / name for name in _INPUTS if name != 'passages'}
-    found = {name: file_fingerprint(path) if path.is_file() else '' for name, path in files.items()}
-    return found | {'passages': fingerprint(study.settings.passages)}
+    fingerprints = {name: file_fingerprint(path) if path.is_file() else '' for name, path in files.items()}
+    return fingerprints | {'passages': fingerprint(study.settings.passages)}
 
 
 def stored_fingerprints(content: dict) -> dict[str, str]:
@@ -268,7 +268,7 @@ def _condensed_choice(judge: CandidateScores, waits: dict, worth: float) -> str:
 # %% ../../nbs/09_study/05_verdict.ipynb #67ec6a66
 def system_waits(costs: dict[str, Costs | None]) -> dict[str, float]:
     "System → milliseconds a query; a fusion waits at least as long as its slowest part."
-    measured = {system: found.query_ms for system, found in costs.items() if found}
+    measured = {system: cost.query_ms for system, cost in costs.items() if cost}
     waited = {name: [measured.get(str(part), 0.0) for part in parts(name)] for name in measured}
     return {system: max(ms, *waited[system]) for system, ms in measured.items()}
 
@@ -414,8 +414,8 @@ def reasons_of(compared: StudyResults) -> list[str]:
         many = counted(compared.disputed, 'labelled query', 'labelled queries')
         reasons.append(f'Left out: {many} on which people differ; labels/adjudication.csv settles them.')
     for field, why in _LEFT_OUT.items():
-        found = compared.labels.get(field, 0)
-        if many := found if isinstance(found, int) else len(found):
+        value = compared.labels.get(field, 0)
+        if many := value if isinstance(value, int) else len(value):
             reasons.append(f'Left out: {counted(many, "labelled query", "labelled queries")} {why}.')
     if len(agreement) and np.isnan(agreement.tau.iloc[-1]):
         reasons.append('Synthetic queries tell none of the systems apart, so their ranking says nothing.')
@@ -429,7 +429,7 @@ def reasons_of(compared: StudyResults) -> list[str]:
     if d.lead != d.choice:
         gained = f'{d.lead} has the best mean, by {means[d.lead] - means[d.choice]:.4f}'
         reasons.append(f'{gained}, which is less than {compared.worth:g} and costs more.')
-    if wanting := max((found.wanting for found in compared.costs.values() if found and found.was_busy), default=0.0):
+    if wanting := max((cost.wanting for cost in compared.costs.values() if cost and cost.was_busy), default=0.0):
         what = f'This machine was busy ({wanting:.1f} processes wanted a core)'
         slow = 'so times and documents a second are too slow: run the verdict again when it is quiet.'
         reasons.append(f'{what}, {slow}')
@@ -460,7 +460,7 @@ def unanswered_queries(compared: StudyResults) -> list[dict]:
 # %% ../../nbs/09_study/05_verdict.ipynb #f20a1ea6
 def _system_entries(compared: StudyResults) -> list[dict]:
     "Each system with all that is known of it, the best mean on the labels that decide first."
-    rows, behind = {kind: found.rows for kind, found in compared.measured.items()}, compared.judge.behind_best
+    rows, behind = {kind: measured.rows for kind, measured in compared.measured.items()}, compared.judge.behind_best
     entries = []
     for system in compared.judge.means.index:
         costs = compared.costs.get(system)
@@ -474,10 +474,10 @@ def _provenance(compared: StudyResults) -> dict:
     "What the numbers hang on."
     by_kind = compared.measured.items()
     return {
-        'tasks': {kind: found.task.fingerprint for kind, found in by_kind},
-        'judgements': {kind: len(found.task.qrels) for kind, found in by_kind},
+        'tasks': {kind: measured.task.fingerprint for kind, measured in by_kind},
+        'judgements': {kind: len(measured.task.qrels) for kind, measured in by_kind},
         'seed': compared.study.settings.seed,
-        'settings': {kind: {score.system: score.settings for score in found.scores} for kind, found in by_kind},
+        'settings': {kind: {score.system: score.settings for score in measured.scores} for kind, measured in by_kind},
         'versions': versions(),
         'machine': machine(),
         'finished': time.strftime('%Y-%m-%dT%H:%M:%S'),
@@ -497,9 +497,9 @@ def _content(compared: StudyResults) -> dict:
         'measure': judge.measure,
         'worth': compared.worth,
         'least': compared.least,
-        'judged': {kind: len(found.matrix) for kind, found in compared.measured.items()},
+        'judged': {kind: len(measured.matrix) for kind, measured in compared.measured.items()},
         'systems': _system_entries(compared),
-        'tests': {kind: found.tests.to_dict('records') for kind, found in compared.measured.items()},
+        'tests': {kind: measured.tests.to_dict('records') for kind, measured in compared.measured.items()},
         'agreement': kinds_agreement(compared).to_dict('records'),
         'unanswered': unanswered_queries(compared),
         'disputed': compared.disputed,
@@ -511,17 +511,17 @@ def _content(compared: StudyResults) -> dict:
 # %% ../../nbs/09_study/05_verdict.ipynb #stre5sco
 def stress_content(compared: StudyResults) -> dict:
     "What other words for the judged queries do to the choice and to the other system."
-    found = stress(compared.judge.task, [compared.decision.choice, compared.other], measure=compared.judge.measure)
-    tables = {must: found.table(must).to_dict('records') for must in ('stay', 'change')}
-    return {'sentences': [f'{found.sentence(system)}.' for system in found.kinds.system.unique()], **tables}
+    stressed = stress(compared.judge.task, [compared.decision.choice, compared.other], measure=compared.judge.measure)
+    tables = {must: stressed.table(must).to_dict('records') for must in ('stay', 'change')}
+    return {'sentences': [f'{stressed.sentence(system)}.' for system in stressed.kinds.system.unique()], **tables}
 
 # %% ../../nbs/09_study/05_verdict.ipynb #3d8880d1
 def _measured_costs(study: StudyFolder, measured: dict[str, CandidateScores], queries: int, wanting: float) -> dict:
     "System → `Costs`, clocked on the queries that were measured first; each in a process of its own."
     kind, first = next(iter(measured.items()))
     options = {'split': KINDS[kind], 'lang': first.task.language, 'allow_unknown_qrels': True}
-    how = {'queries': queries, 'store': study.path('costs/x').parent, 'wanting': wanting}
-    return costs_of_each([score.system for score in first.scores], study.folder, options, **how)
+    more = {'queries': queries, 'store': study.path('costs/x').parent, 'wanting': wanting}
+    return costs_of_each([score.system for score in first.scores], study.folder, options, **more)
 
 
 @follows_home

@@ -94,9 +94,9 @@ def probe_vectors(model, columns: dict) -> dict:
     was_training = model.training
     model.eval()
     with torch.no_grad():
-        found = {role: model(dict(tokens))['sentence_embedding'] for role, tokens in columns.items()}
+        vectors_of = {role: model(dict(tokens))['sentence_embedding'] for role, tokens in columns.items()}
     model.train(was_training)
-    return {role: vectors.float().cpu() for role, vectors in found.items()}
+    return {role: vectors.float().cpu() for role, vectors in vectors_of.items()}
 
 # %% ../../nbs/05_trainer/23_alignment.ipynb #5e6c2a67
 @dataclass
@@ -266,8 +266,8 @@ def tower_rows(config: AlignmentSettings) -> TowerRows:
 # %% ../../nbs/05_trainer/23_alignment.ipynb #e07ff17f
 def trained_towers(config: AlignmentSettings, rows: TowerRows, device) -> tuple:
     "The model with its trainable weights, and its adapters by role."
-    how = config.query_layers, config.kept, config.dimensions, config.project, config.cut
-    model = joined_towers(rows.query, rows.document, *how).to(device).float()
+    options = config.query_layers, config.kept, config.dimensions, config.project, config.cut
+    model = joined_towers(rows.query, rows.document, *options).to(device).float()
     model.requires_grad_(False)
     for role in ROLES[:1] if config.frozen else ROLES:
         for module in modules_of_role(model, role):
@@ -381,8 +381,8 @@ def _save(config: AlignmentSettings, rows: TowerRows, trainer, folder: Path) -> 
         role: {'name': row.name, 'hub': hub_id(row.hub), 'revision': row.revision}
         for role, row in (('query', rows.query), ('document', rows.document))
     }
-    asked = '{instruction}' in spec.query_template
-    return {'spec': trained_row(spec, recorded_fields(spec, asked)), 'towers': towers, 'instruction': instruction}
+    instructed = '{instruction}' in spec.query_template
+    return {'spec': trained_row(spec, recorded_fields(spec, instructed)), 'towers': towers, 'instruction': instruction}
 
 # %% ../../nbs/05_trainer/23_alignment.ipynb #f587302e
 def tower_recipe(config: AlignmentSettings) -> Recipe:

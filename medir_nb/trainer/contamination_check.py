@@ -85,14 +85,14 @@ def load_test_queries(
     if tasks is not None:
         loaded = [load_task(task) for task in expand_tasks(tasks)[0]]
         return {task.name: _queries_of(task) for task in loaded}, {}
-    found, not_read = {}, {}
+    queries_of, not_read = {}, {}
     with without_network():
         for name in registry('tasks'):
             try:
-                found[name] = _queries_of(load_task(name))
+                queries_of[name] = _queries_of(load_task(name))
             except MedirError as e:
                 not_read[name] = e.what
-    return found, not_read
+    return queries_of, not_read
 
 # %% ../../nbs/05_trainer/05_contamination_check.ipynb #84ed2885
 @dataclass

@@ -217,12 +217,12 @@ def retrieved_candidates(
     check(len(dict(text_of)) == len(text_of), 'two queries have one id', 'curation', 'give each an id of its own')
     task, text_of = search_task(text_of, corpus, language, 'curation'), dict(text_of)
     run = search(task, system, k=top, keep_self=True, **options).run
-    found = {query_id: [] for query_id in text_of}
+    candidates_of = {query_id: [] for query_id in text_of}
     for query_id, doc_id in zip(run.query_id, run.doc_id, strict=True):
         candidate = Candidate(query_id, text_of[query_id], doc_id, task.corpus.text(doc_id))
         if candidate.document.strip() != candidate.query.strip():
-            found[query_id].append(candidate)
-    return list(found.values())
+            candidates_of[query_id].append(candidate)
+    return list(candidates_of.values())
 
 # %% ../../nbs/05_trainer/07_curation.ipynb #7272ea79
 @dataclass(frozen=True)
@@ -254,19 +254,19 @@ _QUERIES_AT_A_TIME = 64
 
 
 def judged_lists(
-    found: list[list[Candidate]],  # of `retrieved_candidates`
+    candidates: list[list[Candidate]],  # of `retrieved_candidates`
     judge: Callable,  # a list of `Candidate` → as many votes
     scale: Scale | str,
     counts: Counter,
 ) -> list[tuple[list[Candidate], list[Candidate]]]:
     "For each query its positives and its negatives, as found; what has no usable vote is added to `counts`."
     scale, lists = scale_of(scale), []
-    for start in progress(range(0, len(found), _QUERIES_AT_A_TIME), desc='judging', unit='64 queries'):
-        part = found[start : start + _QUERIES_AT_A_TIME]
-        asked = [candidate for of_query in part for candidate in of_query]
-        votes = list(judge(asked))
-        what = f'{len(votes):,} votes for {len(asked):,} candidates'
-        check(len(votes) == len(asked), what, 'the judge', 'return a vote for each, None where there is none')
+    for start in progress(range(0, len(candidates), _QUERIES_AT_A_TIME), desc='judging', unit='64 queries'):
+        part = candidates[start : start + _QUERIES_AT_A_TIME]
+        batch = [candidate for of_query in part for candidate in of_query]
+        votes = list(judge(batch))
+        what = f'{len(votes):,} votes for {len(batch):,} candidates'
+        check(len(votes) == len(batch), what, 'the judge', 'return a vote for each, None where there is none')
         votes = iter(votes)
         for of_query in part:
             labels = [(scale.label(next(votes)), candidate) for candidate in of_query]
@@ -281,10 +281,10 @@ def votes_of(
 ) -> Callable:
     "A judge of the room `judging` as a function from candidates to votes."
 
-    def votes(asked: list[Candidate]) -> list:
-        queries, documents = {c.query_id: c.query for c in asked}, {c.doc_id: c.document for c in asked}
+    def votes(batch: list[Candidate]) -> list:
+        queries, documents = {c.query_id: c.query for c in batch}, {c.doc_id: c.document for c in batch}
         task = search_task([*queries.items()], [*documents.items()], language, 'curation')
-        pairs = pd.DataFrame([(c.query_id, c.doc_id) for c in asked], columns=['query_id', 'doc_id'])
+        pairs = pd.DataFrame([(c.query_id, c.doc_id) for c in batch], columns=['query_id', 'doc_id'])
         return [grade or None for grade, _ in judge.grade(task, pairs)]
 
     return votes
@@ -336,8 +336,8 @@ def curate(
 ) -> Mined:
     "`{id, query, pos, neg, instruction, source}` of what a judge says of a system's best (MAR section 4.1)."
     queries, lists, counts, rows = list(queries), lists or Lists(), Counter(), []
-    found = retrieved_candidates(queries, documents, system, top, **options)
-    judged = judged_lists(found, judge, scale, counts)
+    candidates = retrieved_candidates(queries, documents, system, top, **options)
+    judged = judged_lists(candidates, judge, scale, counts)
     for query, (positives, negatives) in zip(queries, judged, strict=True):
         drawn = lists.drawn(query['text'], positives, negatives)
         counts['queries without a positive'] += not drawn
@@ -347,7 +347,7 @@ def curate(
             pos, neg = ([candidate.document for candidate in some] for some in both)
             row_id = f'{source}/{query["id"]}' + (f'#{number}' if number else '')
             rows.append({'id': row_id, 'query': query['text'], 'pos': pos, 'neg': neg, **under})
-    counts['pairs judged'] = sum(map(len, found))
+    counts['pairs judged'] = sum(map(len, candidates))
     return mined_rows('curation', queries, rows, counts)
 
 # %% ../../nbs/05_trainer/07_curation.ipynb #0db6333c

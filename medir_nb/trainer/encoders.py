@@ -157,7 +157,7 @@ def _build(config, base: EncoderSpec, pairs: Pairs, make_loss: Callable, make_mo
     return trainer
 
 # %% ../../nbs/05_trainer/15_encoders.ipynb #c658e72a
-def _save(config: EncoderSettings, base: EncoderSpec, asked: bool, trainer, folder: Path) -> dict:
+def _save(config: EncoderSettings, base: EncoderSpec, instructed: bool, trainer, folder: Path) -> dict:
     "A sentence-transformers folder; the fields that the record of an encoder has of its own."
     if config.lora:
         save_adapters(trainer.adapters, folder / 'adapter')
@@ -167,7 +167,7 @@ def _save(config: EncoderSettings, base: EncoderSpec, asked: bool, trainer, fold
         base = replace(base, dim=trainer.model.get_embedding_dimension())
     learns = loss_parameters(trainer.loss, trainer.model) and hasattr(trainer.loss, 'told')
     return {
-        'spec': trained_row(base, recorded_fields(base, asked)),
+        'spec': trained_row(base, recorded_fields(base, instructed)),
         **base_of(base),
         'instruction': config.instruction,
         **({'learned': trainer.loss.logged()} if learns else {}),

@@ -97,14 +97,16 @@ def passages(query: str, positives: list, negatives: list) -> Converted:
 def dialogue(turns: list | dict) -> Converted:
     "The patient's first words are the query, the doctor's first answer the positive."
     if isinstance(turns, dict):
-        turns_said = list(zip(turns['speaker'], turns['utterance'], strict=True))
+        said = list(zip(turns['speaker'], turns['utterance'], strict=True))
     elif turns and isinstance(turns[0], dict):
-        turns_said = [(turn['speaker'], turn['utterance']) for turn in turns]
+        said = [(turn['speaker'], turn['utterance']) for turn in turns]
     else:
-        turns_said = [turn.partition(':')[::2] for turn in turns or ()]
-    of_patient = itertools.takewhile(lambda turn: str(turn[0]).strip().lower() in ('patient', '0'), turns_said)
-    asked = [text.strip() for _, text in of_patient]
-    return Converted(' '.join(asked), [text.strip() for _, text in turns_said[len(asked) : len(asked) + 1]], [])
+        said = [turn.partition(':')[::2] for turn in turns or ()]
+    of_patient = itertools.takewhile(lambda turn: str(turn[0]).strip().lower() in ('patient', '0'), said)
+    by_patient = [text.strip() for _, text in of_patient]
+    return Converted(
+        ' '.join(by_patient), [text.strip() for _, text in said[len(by_patient) : len(by_patient) + 1]], []
+    )
 
 # %% ../../nbs/05_trainer/04_labelled_sets.ipynb #70a07c65
 _ASKED = re.compile(r'\A(.+?)(?:\.?\n|\. )Query: (.+)\Z', re.DOTALL)
@@ -239,9 +241,9 @@ def _array_items(path: Path):
 # %% ../../nbs/05_trainer/04_labelled_sets.ipynb #32f8879e
 def _table_rows(path: Path, columns: list):
     "Rows of a table; its first line names the columns where `columns` does not."
-    how = {'delimiter': '\t', 'quoting': csv.QUOTE_NONE} if '.tsv' in path.suffixes else {}
+    options = {'delimiter': '\t', 'quoting': csv.QUOTE_NONE} if '.tsv' in path.suffixes else {}
     with _opened(path) as stream:
-        reader = csv.DictReader(stream, columns or None, **how)
+        reader = csv.DictReader(stream, columns or None, **options)
         for row in reader:
             where, named = f'{path}:{reader.line_num}', ', '.join(reader.fieldnames)
             whole = None not in row and None not in row.values()
@@ -271,11 +273,11 @@ def file_rows(path: str | Path, columns: list = ()):
 # %% ../../nbs/05_trainer/04_labelled_sets.ipynb #891ab24f
 def _published_files(folder: Path, row: TuningRow) -> list[Path]:
     "The files of a set in its folder: those of its row, else pairs.jsonl."
-    found = [path for name in row.files if (path := find_file(folder, name, required=False))]
+    files = [path for name in row.files if (path := find_file(folder, name, required=False))]
     own = find_file(folder, 'pairs.jsonl', required=False)
     fix = f'put {" or ".join([*row.files, "pairs.jsonl"])} there, or corpus.jsonl, queries.jsonl and qrels'
-    check(found or own, 'none of its files is here', folder, fix)
-    return found or [own]
+    check(files or own, 'none of its files is here', folder, fix)
+    return files or [own]
 
 
 def set_lines(name: str, row: TuningRow, place: Path | None):
@@ -467,16 +469,18 @@ def load_labelled(
     seed: int = 42,  # of the sample
 ) -> Mined:
     "`{id, query, pos, neg, instruction, source}` of a labelled set, one row a query; what is left out is counted."
-    found = _found_set(source, path, split)
-    most = limit or (found.row.printed if found.row.sampled else 0)
-    gathered, counts, lines = ByQuery(most, negatives, seed, found.row.by_line), Counter(), 0
-    for line_id, converted in progress(found.converted(), desc=source, unit='line'):
+    source_set = _found_set(source, path, split)
+    most = limit or (source_set.row.printed if source_set.row.sampled else 0)
+    gathered, counts, lines = ByQuery(most, negatives, seed, source_set.row.by_line), Counter(), 0
+    for line_id, converted in progress(source_set.converted(), desc=source, unit='line'):
         lines += 1
         if isinstance(converted, str):
             counts[converted] += 1
         else:
             gathered.add(line_id, converted)
-    return mined_rows(source, range(lines), _finished(source, found.row, gathered, counts), counts + gathered.counts)
+    return mined_rows(
+        source, range(lines), _finished(source, source_set.row, gathered, counts), counts + gathered.counts
+    )
 
 # %% ../../nbs/05_trainer/04_labelled_sets.ipynb #6c2b94ac
 class Searched(NamedTuple):
@@ -486,24 +490,24 @@ class Searched(NamedTuple):
     answers: dict  # query → ids of documents
 
 
-def _passages_of_lines(found: _LabelledSet):
+def _passages_of_lines(labelled_set: _LabelledSet):
     "Each passage of the lines once, as a record of a corpus."
     seen = set()
-    for _, converted in progress(found.converted(), desc=f'{found.name}: passages', unit='line'):
+    for _, converted in progress(labelled_set.converted(), desc=f'{labelled_set.name}: passages', unit='line'):
         for text in () if isinstance(converted, str) else (*converted.pos, *converted.neg):
             if (mark := text_mark(text)) not in seen:
                 seen.add(mark)
-                yield f'd{len(seen):08d}', '', text, found.name
+                yield f'd{len(seen):08d}', '', text, labelled_set.name
 
 # %% ../../nbs/05_trainer/04_labelled_sets.ipynb #78b345ba
 def searched_corpus(source: str, path: str = '') -> Searched | None:
     "What hard negatives of a set are searched in; None where a source is neither a set nor a split of a task."
     if not _is_split(source) and source not in registry('tuning'):
         return None
-    found = _found_set(source, path)
-    task = found.task
+    labelled_set = _found_set(source, path)
+    task = labelled_set.task
     if not task:
-        return Searched(write_table(_passages_of_lines(found), None), {})
+        return Searched(write_table(_passages_of_lines(labelled_set), None), {})
     answers = {}  # query → all documents that are judged above 0
     by_query = grades_by_query(task)
     for query_id, text in zip(task.queries.ids, task.queries.texts(), strict=True):

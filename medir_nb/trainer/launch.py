@@ -137,8 +137,8 @@ def _launcher(processes: int, folder: Path, environment: dict):
     "The process that starts the others; they are gone when the block ends."
     command = [sys.executable, '-c', *_start_command(processes, folder)]
     with open(folder / 'launcher.txt', 'wb') as log:
-        how = {'stdout': log, 'stderr': log, 'env': environment, 'start_new_session': True}
-        launcher = subprocess.Popen(command, stdin=subprocess.DEVNULL, **how)
+        options = {'stdout': log, 'stderr': log, 'env': environment, 'start_new_session': True}
+        launcher = subprocess.Popen(command, stdin=subprocess.DEVNULL, **options)
     try:
         yield launcher
     finally:
@@ -202,7 +202,7 @@ def failure_of(folder: Path, processes: int) -> MedirError:
     return MedirError([*foreseen, *signalled, *errors, 'the processes ended without a word'][0], None, fix)
 
 # %% ../../nbs/05_trainer/13_launch.ipynb #d7d5fabb
-def train_in_processes(asked: Settings, processes: int, work: Path, watch=None):
+def train_in_processes(config: Settings, processes: int, work: Path, watch=None):
     "Train in as many processes, and come back when they have left a checkpoint."
     import yaml
 
@@ -210,7 +210,7 @@ def train_in_processes(asked: Settings, processes: int, work: Path, watch=None):
     shutil.rmtree(folder, ignore_errors=True)
     with boundary('the processes cannot be told what to train', folder, 'make room, or choose another home folder'):
         folder.mkdir(parents=True)
-        settings = {**asked.model_dump(), 'processes': processes}
+        settings = {**config.model_dump(), 'processes': processes}
         (folder / 'settings.yaml').write_text(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
         registry = {'MEDIR_REGISTRY': str(folder / 'registry')} if write_block_rows(folder / 'registry') else {}
     environment = {**_LOOPBACK, **os.environ, **registry, 'MEDIR_HOME': str(home()), 'MEDIR_PROGRESS': '0'}

@@ -189,12 +189,12 @@ def seeded_arguments(config: Settings, arguments: dict, kind: type):
     import torch
 
     seed_everything(config.seed)
-    made = kind(**arguments)
-    made._n_gpu = min(1, made.n_gpu)
-    if made.device.type == 'cpu':
+    training_arguments = kind(**arguments)
+    training_arguments._n_gpu = min(1, training_arguments.n_gpu)
+    if training_arguments.device.type == 'cpu':
         # a world calls it cpu:0, and torch reads no saved step onto a place of that name
-        made._setup_devices = torch.device('cpu')
-    return made
+        training_arguments._setup_devices = torch.device('cpu')
+    return training_arguments
 
 
 def plain_arguments(config: Settings, arguments: dict):

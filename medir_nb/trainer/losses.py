@@ -332,8 +332,8 @@ def softmax_divergence(
     "KALE: the Kullback–Leibler divergence of the student's softmax over the numbers of a vector from the teacher's."
     student, teacher = student / temperature, teacher / temperature
     log_softmax = torch.nn.functional.log_softmax
-    how = {'reduction': 'batchmean', 'log_target': True}
-    return torch.nn.functional.kl_div(log_softmax(student, -1), log_softmax(teacher, -1), **how)
+    options = {'reduction': 'batchmean', 'log_target': True}
+    return torch.nn.functional.kl_div(log_softmax(student, -1), log_softmax(teacher, -1), **options)
 
 # %% ../../nbs/05_trainer/08_losses.ipynb #c61b5747
 _DISTANCES = {'mse': squared_distance, 'euclidean': euclidean_distance, 'mse+cosine': squared_and_cosine}
@@ -428,10 +428,10 @@ class Alignment(CachedLossMixin, _TowerAlignment):
         columns, self.places = zip(*map(longest_first, sentence_features), strict=True)
         return self.forward_cached(columns, labels)
 
-    def embed_minibatch(self, sentence_feature, begin, end, *args, **how):
+    def embed_minibatch(self, sentence_feature, begin, end, *args, **options):
         if KEPT in sentence_feature:
             return sentence_feature[KEPT][begin:end], None
-        return super().embed_minibatch(sentence_feature, begin, end, *args, **how)
+        return super().embed_minibatch(sentence_feature, begin, end, *args, **options)
 
     def calculate_loss(self, reps, labels=None, *, with_backward=False):
         "The loss of the columns `reps`, each a list of parts; `labels` mask false negatives."

@@ -23,9 +23,9 @@ from .mined_rows import ENCODING, Mined, answers_by_query, mined_rows, compared_
 # %% ../../nbs/05_trainer/02_negative_mining.ipynb #3832b401
 def search_task(queries: list[tuple], documents: list[tuple], language: str = '', name: str = 'mined') -> Task:
     "Queries and documents, `(id, text)` each, as a task whose labels mean nothing."
-    asked, corpus = (pd.DataFrame(texts, columns=['id', 'text']) for texts in (queries, documents))
-    any_label = pd.DataFrame({'query_id': asked.id, 'doc_id': corpus.id[0], 'relevance': 1})
-    return task_from_frames(corpus, asked, any_label, name=name, language=language or None)
+    query_frame, corpus = (pd.DataFrame(texts, columns=['id', 'text']) for texts in (queries, documents))
+    any_label = pd.DataFrame({'query_id': query_frame.id, 'doc_id': corpus.id[0], 'relevance': 1})
+    return task_from_frames(corpus, query_frame, any_label, name=name, language=language or None)
 
 
 def texts_task(rows: list[dict], language: str = '', queries: list[tuple] | None = None) -> Task:
@@ -63,8 +63,8 @@ def rank_texts(
 def _own_ranks(run: pd.DataFrame, own: dict) -> dict[str, tuple[int, float]]:
     "Query id → rank and score of its own document, where it is in the run; `own`: query id → document id."
     ranked = run.assign(rank=run.groupby('query_id', sort=False).cumcount())
-    found = ranked[ranked.doc_id == ranked.query_id.map(own)]
-    columns = zip(found.query_id, found['rank'], found.score, strict=True)
+    own_rows = ranked[ranked.doc_id == ranked.query_id.map(own)]
+    columns = zip(own_rows.query_id, own_rows['rank'], own_rows.score, strict=True)
     return {query: (int(rank), round(float(score), 6)) for query, rank, score in columns}
 
 

@@ -146,8 +146,8 @@ def stage_reading(config: TowerSettings, stage: str) -> dict:
     row = encoder_spec(config.backbone, **config.reading)
     if '{instruction}' not in row.query_template:
         return config.reading
-    asked = {name: getattr(row, name) for name in _PLAIN}
-    return config.reading | (_PLAIN if stage == 'unsupervised' else asked)
+    named = {name: getattr(row, name) for name in _PLAIN}
+    return config.reading | (_PLAIN if stage == 'unsupervised' else named)
 
 
 def stage_settings(config: TowerSettings, stage: str) -> dict:
@@ -175,9 +175,9 @@ def train_tower(
     model = config.backbone
     for stage in config.stages:
         train = train_retromae if stage == 'retromae' else train_encoder
-        how = {'model': model, **stage_settings(config, stage)}
-        trained[stage] = train(how, watch=watch)
-        model = how['output']
+        training = {'model': model, **stage_settings(config, stage)}
+        trained[stage] = train(training, watch=watch)
+        model = training['output']
     return TrainedTower(config, trained)
 
 
@@ -407,8 +407,8 @@ def stage_files(config: TowerPairSettings, written: dict) -> dict[str, StageData
     on_labels = aligns and config.align_on == 'tuning'
     read = {'tuning': on_labels or config.stages != ['align'], 'alignment': aligns and not on_labels}
     if read['tuning'] and 'tuning' not in written:
-        how = {'dtype': config.dtype or None, 'device': config.device or None}
-        written['tuning'] = write_tuning_data(config.tuning_data, folder, **how)
+        options = {'dtype': config.dtype or None, 'device': config.device or None}
+        written['tuning'] = write_tuning_data(config.tuning_data, folder, **options)
     if read['alignment'] and 'alignment' not in written:
         written['alignment'] = write_alignment_data(config.alignment_data, folder)
     return {name: written[name] for name in read if read[name]}

@@ -180,9 +180,9 @@ class MetricsLog:
                 file.write(json.dumps(line) + '\n')
         self.show()
 
-    def show(self, **how):
+    def show(self, **options):
         if self.writes and self.view:
-            self.view(self.lines, **how)
+            self.view(self.lines, **options)
 
 # %% ../../nbs/05_trainer/11_progress.ipynb #69cc1ad0
 def log_step(log: MetricsLog, step: int, epoch: float, logs: dict):

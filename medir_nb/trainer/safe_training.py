@@ -141,8 +141,9 @@ class _SafeTrainer:
     tells = ()  # each is called with the trainer: further numbers for the line of a step
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        counts, how = inputs.pop('counts'), {'return_outputs': return_outputs, 'num_items_in_batch': num_items_in_batch}
-        result = super().compute_loss(model, inputs, **how)
+        counts = inputs.pop('counts')
+        options = {'return_outputs': return_outputs, 'num_items_in_batch': num_items_in_batch}
+        result = super().compute_loss(model, inputs, **options)
         if model.training:
             count_batch(self, counts, (result[0] if return_outputs else result).detach())
         return result

@@ -119,12 +119,12 @@ def _made_of(source: str, data: PairData) -> str:
 def _written_sources(data: PairData, folder: Path) -> dict[str, Path]:
     "Source → its file: those of before, where they were made of the same."
     places = {source: folder / f'pairs-{slug(source)}.jsonl' for source in data.sources}
-    key, made = fingerprint([_made_of(source, data) for source in data.sources]), folder / 'pairs.made.json'
-    record = read_json(made, {})
+    key, record_file = fingerprint([_made_of(source, data) for source in data.sources]), folder / 'pairs.made.json'
+    record = read_json(record_file, {})
     sources = record.get('sources', [])
     if record.get('key') != key or not all(places[source].is_file() for source in sources):
         sources = _write_sources(data, places)
-        write_json(made, {'key': key, 'sources': sources})
+        write_json(record_file, {'key': key, 'sources': sources})
     return {source: places[source] for source in sources}
 
 # %% ../../nbs/05_trainer/20_stage_data.ipynb #2249718a
@@ -193,9 +193,9 @@ def beside_table_8(
     "The lines of Table 8 with the pairs at hand and in the mixture; empty where no source is one of the paper's."
     counts, sizes = ['documents', 'pairs', 'in the mixture'], printed_sizes('bmretriever')
     by_line = table.assign(line=table.source.map(_line_of)).groupby('line', sort=False)
-    found = by_line[counts].sum().reindex(sizes, fill_value=0)
+    means = by_line[counts].sum().reindex(sizes, fill_value=0)
     sources = by_line.source.agg(', '.join).reindex(sizes, fill_value='none here')
-    beside = pd.DataFrame({'printed': sizes, 'sources': sources}).join(found).rename_axis('line').reset_index()
+    beside = pd.DataFrame({'printed': sizes, 'sources': sources}).join(means).rename_axis('line').reset_index()
     beside['short by'] = (beside.printed - beside['in the mixture']).clip(lower=0)
     return beside if (beside.sources != 'none here').any() else beside.iloc[:0]
 
@@ -252,11 +252,11 @@ def _of_groups(rows: list[dict], groups: list, left_out: Counter) -> list[dict]:
 # %% ../../nbs/05_trainer/20_stage_data.ipynb #0487744a
 def _gathered(data: TuningData) -> Mined:
     "The rows of all sets and files whose group stays."
-    asked = [name for name in data.sets if group_of(name) in (*data.groups, '')]
-    left_out = Counter(group_of(name) for name in data.sets if name not in asked)
+    chosen = [name for name in data.sets if group_of(name) in (*data.groups, '')]
+    left_out = Counter(group_of(name) for name in data.sets if name not in chosen)
     rows, stats = [], {}
-    if asked:
-        mined = load_sets(asked, data.paths, data.limit, data.leave_out, data.seed)
+    if chosen:
+        mined = load_sets(chosen, data.paths, data.limit, data.leave_out, data.seed)
         rows, stats = mined.rows, mined.stats
     rows = rows + [row for file in data.files for row in read_rows(rows_file(file), 'id', 'query', 'pos', 'neg')]
     if set(data.groups) < set(GROUPS):
@@ -278,8 +278,8 @@ def write_tuning_data(
     if data.without:
         mined = without_test_queries(mined.rows, data.without)
         stats |= {f'test queries: {what}': n for what, n in mined.stats.items()}
-    how = {'searched': data.searched, 'paths': data.paths, 'seed': data.seed}
-    mined = draw_negatives(mined.rows, data.miner, data.negatives, data.top, **how, **options)
+    more = {'searched': data.searched, 'paths': data.paths, 'seed': data.seed}
+    mined = draw_negatives(mined.rows, data.miner, data.negatives, data.top, **more, **options)
     stats |= {f'hard negatives: {what}': n for what, n in mined.stats.items()}
     rows = [row for row in mined.rows if in_portion(row, data.portion, data.seed)]
     check(rows, f'no row is in a portion of {data.portion}', 'stage II', 'raise it')

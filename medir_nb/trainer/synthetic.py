@@ -42,12 +42,12 @@ class Usage:
     asked_answer_tokens: int = 0
     is_served: bool = False  # by somebody who may want money for it
 
-    def add(self, generation: Generation, asked: bool):
+    def add(self, generation: Generation, is_new: bool):
         "Count one answer."
         self.answers += 1
         self.prompt_tokens += generation.prompt_tokens
         self.answer_tokens += generation.tokens
-        if asked:
+        if is_new:
             self.asked += 1
             self.asked_prompt_tokens += generation.prompt_tokens
             self.asked_answer_tokens += generation.tokens
@@ -346,8 +346,8 @@ def candidates(
 ) -> Mined:
     "`n` candidate documents for each query and its document: `{id, text, rewrite_queries, doc}` (AutoMIR equation 3)."
     rows = list(rows)
-    how = PromptBatch(model, 'candidates', n=n, **asking)
-    by_row = ask_about(rows, lambda row: {'query': row['text'], 'document': row['doc']}, how)
+    batch = PromptBatch(model, 'candidates', n=n, **asking)
+    by_row = ask_about(rows, lambda row: {'query': row['text'], 'document': row['doc']}, batch)
     written, counts = [], Counter()
     for row, answers in zip(rows, by_row, strict=True):
         counts.update(f'candidates: {fault}' for _, faults in answers for fault in faults)
@@ -391,9 +391,9 @@ class Written(Mined):
         return f'{super().__repr__()}\n{self.usage}'
 
 
-def _written(name: str, asked, rows: list, counts: Counter, usage: Usage) -> Written:
+def _written(name: str, prompts, rows: list, counts: Counter, usage: Usage) -> Written:
     "The result of a step; an error with its counts where no row is left."
-    mined = mined_rows(name, asked, rows, counts)
+    mined = mined_rows(name, prompts, rows, counts)
     return Written(mined.step, mined.rows, mined.stats, usage)
 
 # %% ../../nbs/05_trainer/01_synthetic.ipynb #83098f55
@@ -417,8 +417,8 @@ def write_queries(
     rows, usage = list(documents), Usage()
     instruction = instruction or method_row('instance-query', 'prompt')['instructions'].get(form, '')
     check(instruction, f'the form {form!r} has no instruction', 'write_queries', 'give instruction=…')
-    how = PromptBatch(model, 'instance-query', language, form, usage=usage, **asking)
-    answers = ask_about(rows, lambda row: {'document': row['doc']}, how)
+    batch = PromptBatch(model, 'instance-query', language, form, usage=usage, **asking)
+    answers = ask_about(rows, lambda row: {'document': row['doc']}, batch)
     read, counts = read_answers([answer for [answer] in answers], WrittenQuery)
     queries, seen = [], set()
     for row, query in [(row, value.query) for row, value in zip(rows, read, strict=True) if value]:
@@ -437,14 +437,14 @@ def write_corpus_queries(
     n: int = 0,  # passages of each corpus; 0: all
     seed: int = 42,  # of the sample
     without: list = (),  # tasks whose relevant documents are left out
-    **how,  # of `write_queries`
+    **options,  # of `write_queries`
 ) -> Written:
     "A query for each passage of several corpora, each under the instruction of its corpus."
     check(corpora, 'it names no corpus', 'written queries', 'write {corpus: form}')
     rows, counts, usage = [], Counter(), Usage()
     for corpus, form in corpora.items():
         source = 'synthetic-queries' if len(corpora) == 1 else f'synthetic-queries-{slug(corpus)}'
-        written = write_queries(load_documents(corpus, n, seed, without), model, form, source=source, **how)
+        written = write_queries(load_documents(corpus, n, seed, without), model, form, source=source, **options)
         rows += written.rows
         counts.update({what: times for what, times in written.stats.items() if what != 'kept'})
         usage += written.usage
@@ -469,11 +469,11 @@ def brainstorm_tasks(
 ) -> Written:
     "Distinct retrieval tasks: `{id, task}` (BMRetriever, task level)."
     usage, counts, known = Usage(), Counter(), {}
-    how = PromptBatch(model, 'brainstorm-tasks', language, most_repeated=1, usage=usage, **asking)
+    batch = PromptBatch(model, 'brainstorm-tasks', language, most_repeated=1, usage=usage, **asking)
     for first in range(0, calls, _CALLS_A_ROUND):
         together = min(_CALLS_A_ROUND, calls - first)
         row = {'id': f'call-{first}'}
-        [answers] = ask_about([row], lambda _: {'n': str(n)}, replace(how, n=together, first=first))
+        [answers] = ask_about([row], lambda _: {'n': str(n)}, replace(batch, n=together, first=first))
         read, new_counts = read_answers(answers, WrittenTasks)
         tasks, before = [task for value in read if value for task in value.root], len(known)
         for task in tasks:
@@ -521,7 +521,7 @@ def write_examples(
 ) -> Written:
     "Examples of tasks: `{id, query, pos, neg, instruction: the task, source, drawn}` (BMRetriever, task level)."
     tasks, usage, counts, rows, seen = list(tasks), Usage(), Counter(), [], set()
-    how = PromptBatch(model, 'task-example', language, usage=usage, **asking)
+    batch = PromptBatch(model, 'task-example', language, usage=usage, **asking)
     drawn = {}  # of the number that is asked about, by task
 
     def values(task: dict) -> dict:
@@ -529,7 +529,7 @@ def write_examples(
 
     for number in range(n):
         drawn |= {task['id']: _drawn_values(task, number, seed) for task in tasks}
-        answers = ask_about(tasks, values, replace(how, first=number))
+        answers = ask_about(tasks, values, replace(batch, first=number))
         read, new_counts = read_answers([answer for [answer] in answers], WrittenExample)
         counts.update(new_counts)
         for task, value in zip(tasks, read, strict=True):
@@ -541,6 +541,6 @@ def write_examples(
             texts = {'query': value.user_query, 'pos': [documents[0]], 'neg': [documents[1]]}
             about = {'instruction': task['task'], 'source': 'synthetic-tasks', 'drawn': drawn[task['id']]}
             rows.append({'id': f'synthetic-tasks/{task["id"]}-{number}', **texts, **about})
-            asked = int(re.match(r'\d+', drawn[task['id']]['num_words'])[0])  # 50 of `50-100 words`
-            counts['documents shorter than asked'] += sum(len(text.split()) < asked for text in documents)
+            least_words = int(re.match(r'\d+', drawn[task['id']]['num_words'])[0])  # 50 of `50-100 words`
+            counts['documents shorter than asked'] += sum(len(text.split()) < least_words for text in documents)
     return _written('examples of tasks', range(n * len(tasks)), rows, counts, usage)

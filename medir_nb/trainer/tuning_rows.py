@@ -24,9 +24,9 @@ def consistent_rows(
     **options,  # language, dtype, device
 ) -> Mined:
     "Those rows whose query finds its first positive among the first `k` of the positives of all rows."
-    asked = [{'id': row['id'], 'text': row['query'], 'doc': row['pos'][0], 'row': row} for row in rows]
-    found = round_trip(asked, retriever, k, **options)
-    return Mined('consistent rows', [row['row'] for row in found], found.stats)
+    query_rows = [{'id': row['id'], 'text': row['query'], 'doc': row['pos'][0], 'row': row} for row in rows]
+    kept = round_trip(query_rows, retriever, k, **options)
+    return Mined('consistent rows', [row['row'] for row in kept], kept.stats)
 
 # %% ../../nbs/05_trainer/06_tuning_rows.ipynb #823704cc
 _BLOCK = 10_000  # documents that are in memory at a time
@@ -106,9 +106,9 @@ def draw_negatives(
             continue
         whole = searched_corpus(source, (paths or {}).get(source, '')) if searched == 'corpus' else None
         task = _task_of_source(source, rows, without, whole or _passages_of_rows(of_source))
-        found = labelled_pairs(task, retriever, n=n, window=(0, top), seed=seed, **options)
-        counts['with fewer negatives than asked'] += found.stats.get('with fewer negatives than asked', 0)
-        mined |= {row['id']: pair['neg'] for row, pair in zip(without, found, strict=True)}
+        pairs = labelled_pairs(task, retriever, n=n, window=(0, top), seed=seed, **options)
+        counts['with fewer negatives than asked'] += pairs.stats.get('with fewer negatives than asked', 0)
+        mined |= {row['id']: pair['neg'] for row, pair in zip(without, pairs, strict=True)}
     drawn = [{**row, 'neg': mined[row['id']]} if row['id'] in mined else _drawn(row, n, seed) for row in rows]
     return mined_rows('hard negatives', rows, drawn, counts)
 

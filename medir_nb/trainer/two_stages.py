@@ -125,8 +125,8 @@ def _train(config: RetrieverSettings, stage: str, folder: Path, start: str, watc
         if start:
             record_trained_from(start, pinned(encoder_spec(config.backbone, **fields)))
             stands_on = {'model': start} if config.merge else stands_on | {'adapter': start}
-        how = {'dtype': config.dtype or None, 'device': config.device or None}
-        data = write_tuning_data(config.tuning_data, folder, **how)
+        options = {'dtype': config.dtype or None, 'device': config.device or None}
+        data = write_tuning_data(config.tuning_data, folder, **options)
     printed = printed_training(config.size)[stage] if config.size else {'temperature': 1.0}
     own = {
         'output': output,

@@ -80,9 +80,9 @@ def read_batch(
 def makers_of(runs: list[dict]) -> list[list[int]]:
     "For each run, the earlier ones that leave a checkpoint which it names."
     resolved = [run_parameters(run) for run in runs]
-    made = [made_checkpoints(parameters) for parameters in resolved]
+    checkpoints = [made_checkpoints(parameters) for parameters in resolved]
     named = [words_in(parameters) for parameters in resolved]
-    return [[j for j in range(i) if (made[j] - made[i]) & named[i]] for i in range(len(runs))]
+    return [[j for j in range(i) if (checkpoints[j] - checkpoints[i]) & named[i]] for i in range(len(runs))]
 
 # %% ../../nbs/11_workbook/09_batch.ipynb #a2d74d96
 def _run_process(run: dict, upstream: list[str], workers: int, force: bool) -> dict:

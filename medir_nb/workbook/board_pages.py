@@ -83,7 +83,7 @@ def board_page(
     named = set(re.findall(r'{{(\w+)}}', template))
     what = f'its fields {sorted(named ^ set(parts))} differ'
     check(named == set(parts), what, 'board.html', 'install the package anew')
-    return re.sub(r'{{(\w+)}}', lambda found: parts[found[1]], template)
+    return re.sub(r'{{(\w+)}}', lambda match: parts[match[1]], template)
 
 # %% ../../nbs/11_workbook/16_board_pages.ipynb #d02dfd2a
 def write_board(

@@ -73,8 +73,8 @@ def environment_about(name: str) -> dict:
 # %% ../../nbs/11_workbook/14_board_systems.ipynb #4f42f625
 def printed_billions(text: str) -> float | None:
     "The largest size that a text names, such as `Q=305M;D=4.02B`, in billions of parameters; None where it names none."
-    found = re.findall(r'(?<![\w.])(\d+(?:\.\d+)?)([MB])(?![a-z])', text)
-    return max((float(number) * {'M': 1e-3, 'B': 1}[unit] for number, unit in found), default=None)
+    sizes = re.findall(r'(?<![\w.])(\d+(?:\.\d+)?)([MB])(?![a-z])', text)
+    return max((float(number) * {'M': 1e-3, 'B': 1}[unit] for number, unit in sizes), default=None)
 
 # %% ../../nbs/11_workbook/14_board_systems.ipynb #f37c96df
 def about_system(expression: str, unreleased: bool = False) -> dict:

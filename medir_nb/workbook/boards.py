@@ -174,15 +174,15 @@ class _Heads:
 # %% ../../nbs/11_workbook/15_boards.ipynb #11aaba80
 def _cell_hours(cells) -> list[tuple | None]:
     "Hours on two cores and on one GPU (None: no rate) and pairs to score, of each cell that runs on either."
-    found = {None: None}
-    asked = [
+    hours_of = {None: None}
+    keys = [
         (cell.expression, cell.tasks) if cell.way in ('cpu', 'gpu') and cell.expression else None
         for cell in cells.itertuples()
     ]
-    for key in dict.fromkeys(filter(None, asked)):
+    for key in dict.fromkeys(filter(None, keys)):
         cpu, gpu, pairs = hours_on(*key).values()
-        found[key] = float(f'{cpu:.3g}'), None if gpu is None else float(f'{gpu:.3g}'), pairs
-    return [found[key] for key in asked]
+        hours_of[key] = float(f'{cpu:.3g}'), None if gpu is None else float(f'{gpu:.3g}'), pairs
+    return [hours_of[key] for key in keys]
 
 # %% ../../nbs/11_workbook/15_boards.ipynb #da43ee69
 def _packed_cells(cells, heads: _Heads, texts: _Numbered, hours: _Numbered) -> dict:
@@ -217,16 +217,16 @@ def _packed_measured(measured: list[dict], cells, noted: _Numbered) -> list[dict
     "Measurements beside printed cells, by the number of the cell, from its printed scale to that of the page."
     numbers, scales = _numbers(cells.key), dict(zip(cells.key, map(int, cells.scale), strict=True))
     packed = []
-    for found in measured:
-        scale = scales[found['key']]
-        ends = {name: None if found[name] is None else _points(found[name] / scale) for name in ('low', 'high')}
+    for cell in measured:
+        scale = scales[cell['key']]
+        ends = {name: None if cell[name] is None else _points(cell[name] / scale) for name in ('low', 'high')}
         packed.append(
-            {'cell': numbers[found['key']], 'value': _points(found['measured'] / scale)}
+            {'cell': numbers[cell['key']], 'value': _points(cell['measured'] / scale)}
             | ends
-            | {'spread': [_points(value / scale) for value in found['spread'] or ()] or None}
-            | {'receipt': _noted(found['receipt'], noted)}
-            | {name: found[name] for name in _ABOUT_MEASURED}
-            | {'source': found['file']}
+            | {'spread': [_points(value / scale) for value in cell['spread'] or ()] or None}
+            | {'receipt': _noted(cell['receipt'], noted)}
+            | {name: cell[name] for name in _ABOUT_MEASURED}
+            | {'source': cell['file']}
         )
     return packed
 
@@ -257,9 +257,9 @@ def board(
     cells = table[table.measure.notna() & table.value.notna()].reset_index(drop=True)
     scores = own_scores(runs, files) + ([] if paper else demo_scores(folder))
     scores += [score for name in dict.fromkeys(cells.paper) for score in independent_scores(name)]
-    measured = [found for found in measured if not paper or found['key'].paper == paper]
+    measured = [measurement for measurement in measured if not paper or measurement['key'].paper == paper]
     heads, texts, noted, hours = _Heads(cells, scores), _Numbered({'': 0}), _Numbered(), _Numbered({None: 0})
-    compared = list(dict.fromkeys(found['as'] for found in measured if found['as']))
+    compared = list(dict.fromkeys(measurement['as'] for measurement in measured if measurement['as']))
     return {
         'papers': papers_about(dict.fromkeys(cells.paper)),
         **heads.about(compared),
@@ -269,7 +269,7 @@ def board(
         'measured': _packed_measured(measured, cells, noted),
         'own': _packed_scores(scores, heads, noted),
         'texts': list(texts),
-        'hours': [found and list(found) for found in hours],
+        'hours': [measurement and list(measurement) for measurement in hours],
         'rates': {'cpu': cpu_speed()['source'], 'gpu': registry('costs')['encode']['source']},
         'receipts': [json.loads(text) for text in noted],
         'left_out': len(table) - len(cells),
@@ -287,16 +287,16 @@ def board_rows(data: dict) -> list[dict]:
         return named | {'task': task, 'measure': head['measure']}
 
     measured = {beside['cell']: beside for beside in reversed(data['measured'])}
-    found = []
+    rows = []
     for i, (row, column) in enumerate(zip(cells['row'], cells['column'], strict=True)):
         way, why = ways[cells['way'][i]][0], data['texts'][cells['why'][i]]
         printed = {'published': cells['value'][i], 'printed': cells['text'][i], 'way': way, 'why': why}
         beside = {name: measured.get(i, {}).get(name) for name in ('value', 'low', 'high', 'verdict')}
         beside = {'measured': beside.pop('value'), **beside, 'source': data['texts'][cells['source'][i]]}
-        found.append(place(row, column) | printed | beside)
+        rows.append(place(row, column) | printed | beside)
     for score in data['own']:
         at = place(score['row'], score['column'])
         whose = INDEPENDENT if at['table'] == INDEPENDENT else 'measured'
         value = {whose: score['value'], 'low': score['low'], 'high': score['high'], 'source': score['source']}
-        found.append(at | {'published': None} | value)
-    return found
+        rows.append(at | {'published': None} | value)
+    return rows

@@ -222,7 +222,7 @@ def _cell_way(expression: str, way: Way | None, is_score: bool, tasks: tuple) ->
 
 def _with_ways(cells):
     "Published cells with the columns `expression`, `tasks`, `way` and `why`."
-    systems, ways, found = {}, {}, []
+    systems, ways, ways_of_cells = {}, {}, []
     for cell in cells.itertuples():
         system = tuple(none_if_missing(getattr(cell, name)) for name in _SYSTEM)
         if system not in systems:
@@ -233,8 +233,8 @@ def _with_ways(cells):
         key = expression, way, is_score, tasks
         if key not in ways:
             ways[key] = _cell_way(*key)
-        found.append((expression, tasks, ways[key].name, ways[key].why))
-    return cells.join(pd.DataFrame(found, columns=['expression', 'tasks', 'way', 'why'], index=cells.index))
+        ways_of_cells.append((expression, tasks, ways[key].name, ways[key].why))
+    return cells.join(pd.DataFrame(ways_of_cells, columns=['expression', 'tasks', 'way', 'why'], index=cells.index))
 
 # %% ../../nbs/11_workbook/11_cell_tables.ipynb #560f7af5
 def results_folder() -> Path | None:
@@ -245,12 +245,12 @@ def results_folder() -> Path | None:
 
 def receipt_files(runs: list[dict], ending: str) -> list[tuple[Path, dict]]:
     "Files that finished runs left, the newest run first, each with what a reader sees of its receipt."
-    found = []
+    receipts = []
     for receipt in reversed(runs):
         note = {name: receipt.get(name) or '' for name in ('notebook', 'preset', 'key', 'finished')}
         files = [Path(receipt['output']).parent / name for name in sorted(receipt.get('files', {}))]
-        found += [(file, note) for file in files if file.name.endswith(ending) and file.is_file()]
-    return found
+        receipts += [(file, note) for file in files if file.name.endswith(ending) and file.is_file()]
+    return receipts
 
 # %% ../../nbs/11_workbook/11_cell_tables.ipynb #b21c7a40
 PrintedRow = namedtuple('PrintedRow', CELL_KEY[:4])  # what tells a row of a printed table from the others
@@ -273,15 +273,15 @@ def measurements(folder: str | Path | None, runs: list[dict] = ()) -> list[dict]
     files = [(file, file.name, receipt) for file, receipt in receipt_files(runs, '_cells.json')]
     stored = sorted(Path(folder).glob('*_cells.json')) if folder else ()
     files += [(file, f'{Path(folder).name}/{file.name}', None) for file in stored]
-    found = []
+    measured_cells = []
     for path, name, receipt in files:
         with boundary('it does not read as stored results', path, 'run its notebook again'):
             for cell in json.loads(path.read_text(encoding='utf-8'))['cells']:
                 key, kind = CellKey(*(cell[part] or '' for part in CELL_KEY)), cell['verdict'].partition(':')[0]
                 about = {'kind': kind, 'order': VERDICTS.index(kind), 'file': name, 'receipt': receipt}
-                found.append({'key': key, **{name: cell.get(name) for name in _MEASURED}, **about})
+                measured_cells.append({'key': key, **{name: cell.get(name) for name in _MEASURED}, **about})
     # a reader's own stay before all that are stored, in the order of their receipts
-    return sorted(found, key=lambda measured: -1 if measured['receipt'] else measured['order'])
+    return sorted(measured_cells, key=lambda measured: -1 if measured['receipt'] else measured['order'])
 
 # %% ../../nbs/11_workbook/11_cell_tables.ipynb #9be6586d
 def cell_keys(cells) -> list[CellKey]:
@@ -297,10 +297,10 @@ def cell_table(
     "A row a published cell: what is printed, what others measured, how it could be measured here, and what was."
     measured = measurements(results_folder()) if measured is None else measured
     keys = set(cell_keys(published()))
-    for found in measured:
-        lost = f'a result of a cell that is not published: {" ".join(found["key"])}'
-        check(found['key'] in keys, lost, found['file'], 'run its notebook again')
-    first = {found['key']: found for found in reversed(measured)}
+    for measurement in measured:
+        lost = f'a result of a cell that is not published: {" ".join(measurement["key"])}'
+        check(measurement['key'] in keys, lost, measurement['file'], 'run its notebook again')
+    first = {measurement['key']: measurement for measurement in reversed(measured)}
     cells = published(paper, list(tables) or None)
     cells = cells.assign(key=cell_keys(cells), unit=unit_value(cells).astype(float))
     cells = with_independent(_with_ways(cells.astype(object)))

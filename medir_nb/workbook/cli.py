@@ -125,9 +125,9 @@ def _home_first(arguments: list[str]) -> tuple[list[str], str | None]:
 
 def _private_command():
     "The command line with its `--home` first, under guard where it asks for that."
-    asked = '--private' in sys.argv[1:]
+    is_asked = '--private' in sys.argv[1:]
     sys.argv[1:], home_folder = _home_first([argument for argument in sys.argv[1:] if argument != '--private'])
-    if not asked and not is_private():
+    if not is_asked and not is_private():
         return _command()
     with at_home(home_folder), nothing_leaves() as record:
         try:

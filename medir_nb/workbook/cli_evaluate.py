@@ -96,13 +96,13 @@ _ALREADY_SAID = set(
 )
 
 
-def _read_task(task: str | None, qrels: Path | None, split, allow_unknown_qrels: bool, **how):
+def _read_task(task: str | None, qrels: Path | None, split, allow_unknown_qrels: bool, **options):
     "The task of a command line, with one line on stderr about what was read."
     from medir_nb import data
 
     if not task:
         return data.Task(str(qrels), qrels=data.read_qrels(qrels), split=split or '')
-    loaded = data.load_task(task, split, allow_unknown_qrels=allow_unknown_qrels, **how)
+    loaded = data.load_task(task, split, allow_unknown_qrels=allow_unknown_qrels, **options)
     if qrels:
         names = ('name', 'queries', 'corpus', 'language', 'kind', 'measures', 'split')
         loaded = data.build_task(
@@ -127,8 +127,8 @@ def _measured_costs(expressions: list[str], task, options: dict, dtype, max_toke
     no_dtype = 'the precision of a system that is clocked stands in its expression'
     check(not dtype, no_dtype, '--dtype', 'write minilm(dtype=bf16) and leave --dtype out')
     named = {typed: str(retrieval.with_max_tokens(typed, max_tokens)) if max_tokens else typed for typed in expressions}
-    found = costs_of_each(list(named.values()), task, options)
-    return costs_columns({typed: found[name] for typed, name in named.items()} | found)
+    costs = costs_of_each(list(named.values()), task, options)
+    return costs_columns({typed: costs[name] for typed, name in named.items()} | costs)
 
 # %% ../../nbs/11_workbook/18_cli_evaluate.ipynb #5h0w6r0u
 def show_groups(groups, where: str, wide: bool):
@@ -251,12 +251,12 @@ def evaluate_command(
 
     expressions, files, names = system or [], run or [], split_names(measures)
     _check_request(task, expressions, files, qrels, names or [], dtype)
-    how = {'lang': lang, 'limit': limit, 'query_titles': query_titles or None, 'passages': passages}
+    loading = {'lang': lang, 'limit': limit, 'query_titles': query_titles or None, 'passages': passages}
     settings = {'dtype': dtype, 'device': device, 'keep_self': keep_self, 'max_tokens': max_tokens}
     done = _Done(json_file, save_run)
 
     def score(name: str | None):
-        loaded = _read_task(name, qrels, split, allow_unknown_qrels, **how)
+        loaded = _read_task(name, qrels, split, allow_unknown_qrels, **loading)
         retrieval.check_systems(expressions, loaded, dtype)
         for file in files:
             done.add(evaluator.score_run(loaded, retrieval.read_run(file), names, str(file)))
@@ -297,8 +297,8 @@ def compare_command(
     expressions = [side for side in (a, b) if not Path(side).is_file()]
     for expression in expressions:
         retrieval.parse(expression)
-    how = {'query_titles': query_titles or None, 'passages': passages}
-    loaded = data.load_task(task, split, lang, limit, allow_unknown_qrels, **how)
+    options = {'query_titles': query_titles or None, 'passages': passages}
+    loaded = data.load_task(task, split, lang, limit, allow_unknown_qrels, **options)
     if loaded.passages:
         note(f'{loaded!r}')
     no_queries = 'sentence pairs have no per-query scores to compare'
@@ -308,8 +308,8 @@ def compare_command(
     sides = []
     for side in (a, b):
         if side in expressions:
-            how = {'dtype': dtype, 'device': device, 'max_tokens': max_tokens}
-            sides.append(evaluator.evaluate(loaded, side, [name], **how))
+            options = {'dtype': dtype, 'device': device, 'max_tokens': max_tokens}
+            sides.append(evaluator.evaluate(loaded, side, [name], **options))
         else:
             sides.append(evaluator.score_run(loaded, retrieval.read_run(side), [name], side))
     comparison = evaluator.compare(*sides, name)
@@ -319,8 +319,8 @@ def compare_command(
     first, second = sides
     gained = second.values(comparison.measure) - first.values(comparison.measure)
     for column in by or []:
-        found = evaluator.subgroups(gained, first.task, column, f'{comparison.measure} gained')
-        show_groups(found, f'{second.label} − {first.label}', wide)
+        groups = evaluator.subgroups(gained, first.task, column, f'{comparison.measure} gained')
+        show_groups(groups, f'{second.label} − {first.label}', wide)
 
 # %% ../../nbs/11_workbook/18_cli_evaluate.ipynb #18cae0da
 def tune_fusion_command(
@@ -341,8 +341,8 @@ def tune_fusion_command(
     queries that did not choose them, and how the weights spread over folds."""
     from medir_nb import evaluator
 
-    how = {'split': split, 'lang': lang, 'limit': limit}
-    tuning = evaluator.tune_fusion(task, systems, method, norm, step, folds, dtype=dtype, device=device, **how)
+    options = {'split': split, 'lang': lang, 'limit': limit}
+    tuning = evaluator.tune_fusion(task, systems, method, norm, step, folds, dtype=dtype, device=device, **options)
     show_text(str(tuning), wide)
 
 # %% ../../nbs/11_workbook/18_cli_evaluate.ipynb #d1bb7660
@@ -378,14 +378,14 @@ def copies_command(
 
     for expression in system or []:
         retrieval.parse(expression)
-    found = evaluator.find_copies(task, against, near, split=split, lang=lang, limit=limit)
-    show_text(f'{found!r}', wide)
-    if found.hits is not None and len(found.hits.hits):
-        show_table(found.hits.examples(3)[['test query', 'training query', 'overlap']], wide)
+    copies = evaluator.find_copies(task, against, near, split=split, lang=lang, limit=limit)
+    show_text(f'{copies!r}', wide)
+    if copies.hits is not None and len(copies.hits.hits):
+        show_table(copies.hits.examples(3)[['test query', 'training query', 'overlap']], wide)
     if not system:
         return
     print()
-    show_table(evaluator.scores_without([evaluator.evaluate(found.task, s) for s in system], found), wide)
+    show_table(evaluator.scores_without([evaluator.evaluate(copies.task, s) for s in system], copies), wide)
     if clean := registry('tasks').get(task, {}).get('decontaminated'):
         try:
             show_table(shown_scores([evaluator.evaluate(clean, expression) for expression in system]), wide)
@@ -418,20 +418,20 @@ def stress_command(
     if pairs:
         check(pairs.is_file(), 'no such table', pairs, 'give a CSV with brand,generic in each line')
         own = {other: term for term, *others in csv_wordings(pairs)[1] for other in others}
-    how = {'split': split, 'lang': lang, 'limit': limit, 'device': device}
-    found = evaluator.stress(task, systems, kind, seed, own, **how)
+    options = {'split': split, 'lang': lang, 'limit': limit, 'device': device}
+    stressed = evaluator.stress(task, systems, kind, seed, own, **options)
     for must, title in _STRESSED.items():
-        if len(table := found.table(must)):
+        if len(table := stressed.table(must)):
             show_text(f'\n{title}\n', wide)
             show_table(table, wide)
-    for system, rule in found.kinds[['system', 'kind']].itertuples(index=False):
-        if len(worst := found.examples(system, rule, examples)):
+    for system, rule in stressed.kinds[['system', 'kind']].itertuples(index=False):
+        if len(worst := stressed.examples(system, rule, examples)):
             show_text(f'\n{system}, {rule}\n', wide)
             show_table(worst, wide)
-    if found.silent:
-        show_text(f'\nnot asked: {"; ".join(f"{rule} ({why})" for rule, why in found.silent.items())}', wide)
-    show_text('\n' + '\n'.join(map(found.sentence, dict.fromkeys(found.kinds.system))), wide)
+    if stressed.silent:
+        show_text(f'\nnot asked: {"; ".join(f"{rule} ({why})" for rule, why in stressed.silent.items())}', wide)
+    show_text('\n' + '\n'.join(map(stressed.sentence, dict.fromkeys(stressed.kinds.system))), wide)
     if to:
-        saved = save_figure('stress', found.kinds, stress_figure, to)
-        write_csv(to / 'stress_queries.csv', list(found.queries), found.queries.to_dict('records'))
+        saved = save_figure('stress', stressed.kinds, stress_figure, to)
+        write_csv(to / 'stress_queries.csv', list(stressed.queries), stressed.queries.to_dict('records'))
         note(f'written: {saved.png}, {to}/stress.csv, {to}/stress_queries.csv')

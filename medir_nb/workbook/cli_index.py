@@ -329,8 +329,15 @@ def search_command(
         from medir_nb.retrieval import parse_filter
 
     if is_store(source):
-        how = {'engine': engine, 'workers': workers, 'share': shard, 'device': device, 'gpus': gpus, 'memory': memory}
-        search_store(source, questions, queries, k, save_run, rows, **how)
+        by_engine = {
+            'engine': engine,
+            'workers': workers,
+            'share': shard,
+            'device': device,
+            'gpus': gpus,
+            'memory': memory,
+        }
+        search_store(source, questions, queries, k, save_run, rows, **by_engine)
         return
     check(not queries, 'a file of queries is for a store of shards', source, 'use medir evaluate, or --save-run there')
     options = {'dtype': dtype, 'device': device, 'columns': chosen_columns(column)}
@@ -369,8 +376,8 @@ def serve_command(
     if stdio:
         serve_stdio(folder, device=device, seconds=seconds, log=log)
         return
-    how = {'updates': updates, 'device': device, 'seconds': seconds, 'threads': threads, 'log': log, 'mcp': mcp}
-    serve(folder, host=host, port=port, room=queue, **how)
+    options = {'updates': updates, 'device': device, 'seconds': seconds, 'threads': threads, 'log': log, 'mcp': mcp}
+    serve(folder, host=host, port=port, room=queue, **options)
     note('stopped; what was promised is kept')
 
 # %% ../../nbs/11_workbook/23_cli_index.ipynb #3f0b9e7d

@@ -73,7 +73,7 @@ def is_store(source: str) -> bool:
     return ('://' in source or Path(source, 'shards.json').is_file()) and bool(ShardStore(source).plan)
 
 # %% ../../nbs/11_workbook/22_cli_shards.ipynb #a8f3d8f8
-def search_store(source: str, questions: list[str], file: Path | None, k: int, save: Path | None, rows: bool, **how):
+def search_store(source: str, questions: list[str], file: Path | None, k: int, save: Path | None, rows: bool, **more):
     "Ask a store; `how`: engine, workers, share, device, gpus, memory."
     import pandas as pd
     from medir_nb import retrieval
@@ -83,8 +83,8 @@ def search_store(source: str, questions: list[str], file: Path | None, k: int, s
 
     names = [f'q{number}' for number in range(1, len(questions) + 1)]
     queries = cached_table(file, Queries) if file else as_queries(names, questions)
-    engine = engine_named(how.pop('engine'), how.pop('workers'))
-    run = retrieval.search_shards(source, queries, k, engine, **how)
+    engine = engine_named(more.pop('engine'), more.pop('workers'))
+    run = retrieval.search_shards(source, queries, k, engine, **more)
     if run is None:
         return
     if save:
@@ -121,8 +121,8 @@ def generate_command(
     with waiting('generate'):
         from medir_nb import retrieval
 
-    how = {'size': size, 'queries': queries, 'language': lang, 'device': device, 'gpus': gpus, 'memory': memory}
-    counts = retrieval.generate_shards(task, system, engine_named(engine, workers), shard, **how)
+    options = {'size': size, 'queries': queries, 'language': lang, 'device': device, 'gpus': gpus, 'memory': memory}
+    counts = retrieval.generate_shards(task, system, engine_named(engine, workers), shard, **options)
     expected, found, missing, made = (int(counts[name].sum()) for name in ('expected', 'found', 'missing', 'made'))
     gaps = ', '.join(counts.queries[counts.missing > 0])
     check(not missing, f'{missing:,} texts are missing (queries {gaps})', task, 'run the same line again')

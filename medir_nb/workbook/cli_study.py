@@ -40,12 +40,12 @@ def look_command(
     with waiting('look'):
         from medir_nb.study.profile import profile_corpus
 
-    found = profile_corpus(documents, to, passages, lang, candidate, minutes, chosen_columns(column))
-    show_text('\n'.join(found.lines()), wide)
-    for name, table in found.tables().items():
+    profile = profile_corpus(documents, to, passages, lang, candidate, minutes, chosen_columns(column))
+    show_text('\n'.join(profile.lines()), wide)
+    for name, table in profile.tables().items():
         print(f'\n{name}')
         show_table(table, wide)
-    folder = found.study.folder
+    folder = profile.study.folder
     then = f'next: medir study queries {typed(folder)}, or with --log FILE for questions of your own'
     show_text(f'\n{folder}: study.yaml, corpus.jsonl, look.json; {then}', wide)
 
@@ -94,24 +94,24 @@ def queries_command(
         up_to = counted(n, 'query', 'queries')
         within = f' within {minutes:g} minutes (those of a first document in any case)' if minutes else ''
         note(f'{writer} is asked for up to {up_to}{within}; what is on its cassette is not asked again')
-        how = {'retriever': retriever, 'first': first, 'least': least}
-        how |= {'most_repeated': most_repeated, 'minutes': minutes}
-        generate_queries(opened, writer, names, sample, per_style, seed=seed, **how)
+        options = {'retriever': retriever, 'first': first, 'least': least}
+        options |= {'most_repeated': most_repeated, 'minutes': minutes}
+        generate_queries(opened, writer, names, sample, per_style, seed=seed, **options)
     show_text(f'{read_report(opened)!r}\n\nnext: medir study label {typed(study)} --annotator NAME', True)
 
 # %% ../../nbs/11_workbook/21_cli_study.ipynb #7e30f136
-def _hand_out(study, annotator: str, by_keyboard: bool, how: dict):
+def _hand_out(study, annotator: str, by_keyboard: bool, options: dict):
     "Write the next sheet of a person, or let it be graded here."
     from medir_nb.judging.labelling import sheets_power_line
     from medir_nb.judging.sheets import ungraded_lines, write_sheet
     from medir_nb.judging.sheets import AnnotationSession, grade_by_keyboard
 
     with waiting(f'pairs for {annotator}'):
-        path = write_sheet(study, annotator, **how)
+        path = write_sheet(study, annotator, **options)
         power = sheets_power_line(study)
     if by_keyboard:
         print(power)
-        grade_by_keyboard(AnnotationSession.open(study, annotator, **how))
+        grade_by_keyboard(AnnotationSession.open(study, annotator, **options))
         return
     print(f'{path}\n{counted(ungraded_lines(path), "pair")} to grade with 0, 1 or 2')
     print(power)
@@ -248,8 +248,8 @@ def verdict_command(
         from medir_nb.study.verdict import give_verdict
 
     opened = StudyFolder.open(study)
-    how = {'quick': quick, 'llm': llm, 'recorded': recorded, 'reranker': reranker, 'worth': worth, 'least': least}
-    verdict = give_verdict(opened, system or [], **how, clock=costs, stressed=stress)
+    options = {'quick': quick, 'llm': llm, 'recorded': recorded, 'reranker': reranker, 'worth': worth, 'least': least}
+    verdict = give_verdict(opened, system or [], **options, clock=costs, stressed=stress)
     show_table(verdict.table, wide)
     show_text('\n'.join(['', verdict.sentence, *(f'- {reason}' for reason in verdict.content['reasons'])]), wide)
     then = f'medir study report {typed(study)}, medir index {typed(study)}'

@@ -114,13 +114,13 @@ def runnable(
     cells = cells[cells.way.isin(_RUNS)]
     has_gpu = memory_here()[1] == 'GPU memory'
     keys = list(zip(cells.expression, cells.tasks, strict=True))
-    found = {}
+    state_of = {}
     for key in dict.fromkeys(keys):
         rated = hours_on(*key)
         hours = rated['gpu hours'] if has_gpu and rated['gpu hours'] is not None else rated['cpu hours']
         slow = f'more than {MOST_HOURS} h on this machine' if hours > MOST_HOURS else ''
-        found[key] = hours, obstacle_here(*key) or slow
-    hours, why = zip(*(found[key] for key in keys), strict=True)
+        state_of[key] = hours, obstacle_here(*key) or slow
+    hours, why = zip(*(state_of[key] for key in keys), strict=True)
     return cells.assign(hours=hours, why=why)[_RUNNABLE].sort_values('hours', kind='stable')
 
 # %% ../../nbs/11_workbook/13_coverages.ipynb #090a7487
@@ -249,16 +249,16 @@ def with_coverage(
         why = [f'{e.why} ({e.paper}, {e.cells:,})' for e in coverage_reasons().itertuples() if e.way == 'never']
         return f'\n{to_markdown(coverage_table(counts))}\n\n{coverage_source()} Never: {"; ".join(why)}.\n'
 
-    made = {
+    text_of = {
         'measured': lambda: coverage_sentence(counts),
         'coverage': table,
         'hour': lambda: reproduction_sentence(reproduction(1)),
     }
-    here = [mark for mark in made if f'{mark} -->' in text]
-    check(here, f'it has no mark of {" or ".join(made)}', 'the document', 'put the marks back')
+    here = [mark for mark in text_of if f'{mark} -->' in text]
+    check(here, f'it has no mark of {" or ".join(text_of)}', 'the document', 'put the marks back')
     for mark in here:
         start, end = f'<!-- {mark} -->', f'<!-- /{mark} -->'
         check(start in text and end in text, f'it has no {start} … {end}', 'the document', 'put both marks back')
-        new = f'{start}{made[mark]()}{end}'
+        new = f'{start}{text_of[mark]()}{end}'
         text = re.sub(f'{start}.*?{end}', lambda _, new=new: new, text, flags=re.DOTALL)
     return text

@@ -130,8 +130,8 @@ def _shared_work(text: str) -> tuple[str, tuple]:
     if not isinstance(system, System):
         return text, ('', '')  # a reranked fusion: its parts have rows of their own
     method, llm, settings = system.expansion or ('', '', ())
-    asked = tuple((name, value) for name, value in settings if name not in _JOINING)
-    return str(replace(system, expansion=None, reranker=None)), (method, llm, *asked)
+    own_settings = tuple((name, value) for name, value in settings if name not in _JOINING)
+    return str(replace(system, expansion=None, reranker=None)), (method, llm, *own_settings)
 
 # %% ../../nbs/11_workbook/06_grids.ipynb #318fcab4
 class _Grid:
@@ -269,15 +269,15 @@ def judged_tasks(judging, parameters: dict) -> list[JudgedTask]:
     "The first of the tasks, each of them, or each that lies in a folder of $MEDIR_DATA."
     names, rows = parameters[judging.tasks], registry('tasks')
     if not judging.below:
-        asked = names if judging.every else names[:1]
-        return [JudgedTask(name, name, rows.get(name, {})) for name in asked]
-    found, folder = [], Path(os.environ.get('MEDIR_DATA') or 'no data') / judging.below
+        chosen = names if judging.every else names[:1]
+        return [JudgedTask(name, name, rows.get(name, {})) for name in chosen]
+    tasks, folder = [], Path(os.environ.get('MEDIR_DATA') or 'no data') / judging.below
     for name in names:
         row = rows[f'{judging.rows}{name.lower()}']
         path = folder / row['folder']
         lacks = f'left out: $MEDIR_DATA/{judging.below}/{row["folder"]} is not there'
-        found.append(JudgedTask(name, str(path), row, '' if path.is_dir() else lacks))
-    return found
+        tasks.append(JudgedTask(name, str(path), row, '' if path.is_dir() else lacks))
+    return tasks
 
 # %% ../../nbs/11_workbook/06_grids.ipynb #bcaa3525
 @dataclass
@@ -373,15 +373,15 @@ def _curated_row(name: str, judge, most: int, limit: int) -> PlanRow:
     else:
         task, _, split = name.partition(':')
         try:
-            found = load_task(task, split or None)
-            queries, language = len(found.queries), found.language
+            source = load_task(task, split or None)
+            queries, language = len(source.queries), source.language
         except MedirError as e:
             queries, missing = None, e.fix or e.what
             language = registry('tasks').get(task, {}).get('language', 'en')
-    asked = limit if queries is None else min(queries, limit or queries)
-    size = PoolSize(asked, asked * most, most, language=language, passage=None, missing=missing)
+    many = limit if queries is None else min(queries, limit or queries)
+    size = PoolSize(many, many * most, most, language=language, passage=None, missing=missing)
     work = _work_of(judge, size)
-    if not asked:
+    if not many:
         size, work = replace(size, missing=f'{missing}; {most} a query'), Workload(work.model, 'judge', None, None)
     return _row(name, judge.name, size, work)
 

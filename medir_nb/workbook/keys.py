@@ -163,13 +163,13 @@ class _Receipt(pydantic.BaseModel):
 # %% ../../nbs/11_workbook/02_keys.ipynb #82c54eaa
 def receipts() -> list[dict]:
     "All readable receipts, oldest first."
-    found = []
+    records = []
     for file in (home() / 'receipts').glob('*.json'):
         record = read_json(file, {})
         with contextlib.suppress(pydantic.ValidationError):
             _Receipt.model_validate(record)
-            found.append(record)
-    return sorted(found, key=lambda record: record['finished'])
+            records.append(record)
+    return sorted(records, key=lambda record: record['finished'])
 
 # %% ../../nbs/11_workbook/02_keys.ipynb #416424b7
 def missing_results(receipt: dict) -> list[dict]:

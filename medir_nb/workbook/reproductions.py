@@ -28,12 +28,12 @@ RowOnTask = namedtuple('RowOnTask', 'row task')  # a `PrintedRow` and one of its
 # %% ../../nbs/11_workbook/12_reproductions.ipynb #b21c7a43
 def claim_shares() -> dict[RowOnTask, float]:
     "How much of the claims of the papers hangs on a row's score of a task."
-    found = Counter()
+    shares = Counter()
     for paper in registry('claims'):
         for on in claims_on_cells(paper).itertuples():
             row = PrintedRow(on.paper, on.table, on.system, none_if_missing(on.variant) or '')
-            found[RowOnTask(row, on.task)] += on.share
-    return found
+            shares[RowOnTask(row, on.task)] += on.share
+    return shares
 
 # %% ../../nbs/11_workbook/12_reproductions.ipynb #f0d3f032
 @dataclass(frozen=True)
@@ -58,13 +58,13 @@ def pieces(
     "The pieces of work behind cells that neither this workbook nor others have, those that tell most an hour first."
     is_open = cells.task.notna() & cells.measured.isna() & (cells.independent_verdict != 'confirmed')
     wanted = cells[is_open & cells.way.isin(('cpu', 'gpu'))]
-    shares, found = claim_shares(), []
+    shares, rows = claim_shares(), []
     for (system, task), group in wanted.groupby(['expression', 'task'], sort=False):
         works = frozenset(works_of(system, task))
         if works and all(work.gpu_hours is not None and not work.pairs for work in works):
             claims = sum((shares.get(RowOnTask(row, task), 0) for row in {key.row for key in group.key}), 0.0)
-            found.append(Piece(system, task, claims, len(group), works))
-    return sorted(found, key=lambda piece: (-piece.claims / piece.hours(), -piece.cells / piece.hours()))
+            rows.append(Piece(system, task, claims, len(group), works))
+    return sorted(rows, key=lambda piece: (-piece.claims / piece.hours(), -piece.cells / piece.hours()))
 
 # %% ../../nbs/11_workbook/12_reproductions.ipynb #a2e0f93a
 _COLUMNS = ['system', 'tasks', 'claims', 'cells', 'hours']

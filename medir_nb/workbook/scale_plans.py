@@ -128,9 +128,11 @@ def shard_overheads(name: str, machines: Machines, runs: int = 10) -> pd.DataFra
         rate = encode_rate(float(size))
         ideal = work_hours(float(corpus['texts']), rate * machines.workers)
         for keeps in (True, False):
-            how = Conditions(rate, **about, keeps_blocks=keeps)
+            conditions = Conditions(rate, **about, keeps_blocks=keeps)
             for shard in _SHARDS:
-                hours = [simulated_hours(float(corpus['texts']), shard, machines, how, seed) for seed in range(runs)]
+                hours = [
+                    simulated_hours(float(corpus['texts']), shard, machines, conditions, seed) for seed in range(runs)
+                ]
                 over = float(np.mean(hours)) / ideal - 1
                 kept = 'blocks on a shared disk' if keeps else 'whole shards only'
                 rows.append({'encoder': encoder, 'kept': kept, 'shard': shard, 'overhead': over})

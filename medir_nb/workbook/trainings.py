@@ -161,8 +161,8 @@ def set_rows(source: str) -> int | None:
 def _sources(kind: str, data: dict) -> list[str]:
     "The sources of a training, by name; those of an alignment as they would be read here."
     if kind == 'texts':
-        asked = AlignmentData(**data)
-        return [source for side in ('queries', 'documents') for source in alignment_sources(asked, side)]
+        config = AlignmentData(**data)
+        return [source for side in ('queries', 'documents') for source in alignment_sources(config, side)]
     fields = ['sources'] if kind == 'pairs' else ['sets', 'files']
     return [source for field in fields for source in data.get(field, [])]
 
@@ -177,14 +177,14 @@ def data_rows(
         return limit if limit and (rows is None or limit < rows) else rows
 
     if kind == 'sets':
-        found = [limited(set_rows(name), data.get('limit', 0)) for name in data.get('sets', [])]
-        found += [registry('rows').get(file, {}).get('printed') for file in data.get('files', [])]
+        counts = [limited(set_rows(name), data.get('limit', 0)) for name in data.get('sets', [])]
+        counts += [registry('rows').get(file, {}).get('printed') for file in data.get('files', [])]
     elif kind == 'pairs':
-        found = _corpora_rows(_sources(kind, data))
+        counts = _corpora_rows(_sources(kind, data))
     else:
         corpora, sources = registry('pretraining'), _sources(kind, data)
-        found = [_corpora_rows([s])[0] if s.partition(':')[0] in corpora else set_rows(s) for s in sources]
-    rows = None if None in found else sum(found)
+        counts = [_corpora_rows([s])[0] if s.partition(':')[0] in corpora else set_rows(s) for s in sources]
+    rows = None if None in counts else sum(counts)
     rows = rows if kind == 'sets' else limited(rows, data.get('most', 0))
     return None if rows is None else int(rows * data.get('portion', 1))
 
@@ -206,18 +206,18 @@ def _towers(training, parameters: dict) -> list[str]:
 # %% ../../nbs/11_workbook/05_trainings.ipynb #172c1534
 def training_settings(training, parameters: dict) -> dict:
     "The settings that decide how much a training reads."
-    towers, asked = _towers(training, parameters), parameters.get(training.printed)
+    towers, printed = _towers(training, parameters), parameters.get(training.printed)
     rows = [encoder_spec(name) for name in towers]
     names = ('epochs', 'max_steps', 'batch_size', 'accumulation')
     settings = {name: Settings.model_fields[name].default for name in names}
     settings |= {'max_query_tokens': rows[0].max_query_tokens, 'max_document_tokens': rows[-1].max_document_tokens}
     stage = 'align' if training.stage == LABELLED else training.stage
-    if asked and stage in TOWER_STAGES:
-        settings |= printed_stages('query' if asked is True else asked, symmetric=training.symmetric)[stage]
-    elif asked and stage in PRINTED_PAIR:
+    if printed and stage in TOWER_STAGES:
+        settings |= printed_stages('query' if printed is True else printed, symmetric=training.symmetric)[stage]
+    elif printed and stage in PRINTED_PAIR:
         settings |= printed_settings(stage, towers, training.symmetric)
-    elif asked:
-        settings |= printed_training(asked)[stage]
+    elif printed:
+        settings |= printed_training(printed)[stage]
     for name in training.settings:
         settings |= parameters[name]
     return settings
@@ -228,13 +228,13 @@ _OF_STAGE_ONE = {'pretraining_data', 'reading', 'pretraining', 'backbone'}  # an
 
 def _ablations(training, parameters: dict) -> list[dict]:
     "What changes in each training of a stage that BMRetriever's ablations need; those that share a stage I, once."
-    changes, found = training.changes | parameters.get(training.own_changes, {}), {}
+    changes, by_name = training.changes | parameters.get(training.own_changes, {}), {}
     for name in parameters[training.ablations]:
         change = changes.get(name, {})
         if training.stage in change.get('stages', [training.stage]):
             is_own = training.stage == 'tuning' or _OF_STAGE_ONE & set(change)
-            found.setdefault(name if is_own else '', change if is_own else {})
-    return list(found.values())
+            by_name.setdefault(name if is_own else '', change if is_own else {})
+    return list(by_name.values())
 
 # %% ../../nbs/11_workbook/05_trainings.ipynb #63b7f2f4
 def _rows_by_seed(training, parameters: dict) -> list[dict]:
@@ -312,11 +312,11 @@ def _mining_rows(training, parameters: dict) -> list[PlanRow]:
 # %% ../../nbs/11_workbook/05_trainings.ipynb #39ea3506
 def training_rows(trainings: list, parameters: dict) -> list[PlanRow]:
     "What the trainings of a notebook would read, a row each."
-    asked = [each for each in trainings if _how_often(each, parameters)]
-    mined = [each for each in asked if each.kind == 'sets'][:1]  # what is encoded once is stored
+    chosen = [each for each in trainings if _how_often(each, parameters)]
+    mined = [each for each in chosen if each.kind == 'sets'][:1]  # what is encoded once is stored
     searches = [row for each in mined for row in _mining_rows(each, parameters)]
     rows = []
-    for each in asked:  # a row of the plan for each member, where there are several
+    for each in chosen:  # a row of the plan for each member, where there are several
         members = parameters[each.member] if each.member else [None]
         rows += [_training_row(each, parameters | ({each.member: m} if m else {})) for m in members]
     return searches + rows
