@@ -308,6 +308,13 @@ def _token_folder_spec(folder: Path, config: dict, name: str, revision: str) -> 
     )
 
 # %% ../../nbs/02_encoder/04_model_folders.ipynb #947d53f8
+def _document_tower(folder: Path, revision: str) -> dict:
+    "In what the tower of documents differs."
+    pooling, _, normalizes = own_modules(folder, 'document')
+    where = {'hub': str(folder), 'revision': revision}
+    return {**where, 'pooling': pooling, 'normalize': normalizes, 'branch': 'document'}
+
+
 def folder_spec(
     path: str | Path,
     revision: str = '',  # default: the hash of its files
@@ -330,16 +337,6 @@ def folder_spec(
     check(similarity, f'similarity {named!r} is neither dot nor cosine', folder, fix)
     dimensions = kept_dimensions(folder)
     prompts, revision = _prompts(folder, config), revision or folder_fingerprint(folder)
-    document = None  # in what the tower of documents differs
-    if router_file(folder):
-        of_documents, _, own_norm = own_modules(folder, 'document')
-        document = {
-            'hub': str(folder),
-            'revision': revision,
-            'pooling': of_documents,
-            'normalize': own_norm,
-            'branch': 'document',
-        }
     spec = EncoderSpec(
         name=str(path),
         hub=str(folder),
@@ -354,7 +351,7 @@ def folder_spec(
         query_template=_template(prompts['query']),
         document_template=_template(prompts['document']),
         prompt_in_pooling=pooling.get('include_prompt', True),
-        document=document,
+        document=_document_tower(folder, revision) if router_file(folder) else None,
         dimensions=dimensions,
         normalize_before_cut=bool(dimensions and normalizes and similarity == 'dot'),
         label=folder.name,

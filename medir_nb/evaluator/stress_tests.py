@@ -188,6 +188,12 @@ class Stress:
         return f'{system} {"; ".join(parts)}' if parts else f'{system}: no rule applies to {FEWEST} queries'
 
 # %% ../../nbs/06_evaluator/05_stress_tests.ipynb #6f302cba
+def _why_no_rule(row: dict, language: str) -> str:
+    if dropped := row.get('drops', {}).get(language):
+        return f'dropped for {language}: {dropped}'
+    return 'wants pairs of yours' if 'reader' in str(row['languages']) else f'no rule for {language}'
+
+
 def stress(
     task,  # a name, a folder or a `Task`
     systems: list[str],  # expressions
@@ -202,11 +208,7 @@ def stress(
     task, known = load_task(task, **task_options), registry('stress')
     check(task.kind != 'pairs', 'sentence pairs have no queries', task.name, 'name a task of retrieval')
     chosen, rules = kinds or list(known), perturbations(task.language, task.corpus, pairs, kinds)
-    silent = {}
-    for kind in (kind for kind in chosen if kind not in rules):
-        why = 'wants pairs of yours' if 'reader' in str(known[kind]['languages']) else f'no rule for {task.language}'
-        dropped = known[kind].get('drops', {}).get(task.language)
-        silent[kind] = f'dropped for {task.language}: {dropped}' if dropped else why
+    silent = {kind: _why_no_rule(known[kind], task.language) for kind in chosen if kind not in rules}
     worded = {kind: perturbed_task(task, rules[kind], seed) for kind in chosen if kind in rules}
     silent |= {kind: 'applies to no query' for kind, changed in worded.items() if changed is None}
     worded = {kind: changed for kind, changed in worded.items() if changed is not None}

@@ -406,6 +406,14 @@ def _is_whole(corpus_file: Path, report: dict) -> bool:
     return corpus_file.is_file() and not any(row['fix'] == INSTALL for row in report['unreadable'])
 
 
+def _read_once(source: str | Path, corpus_file: Path, lang: str | None, columns: dict | None) -> SourceReport:
+    "What was read of a source into the corpus of its study; read again where the source or its reader has changed."
+    folder, state = corpus_file.parent, [source_state(source), lang, registry('washing'), __version__, columns, KNOWN]
+    (folder / '.look').mkdir(parents=True, exist_ok=True)  # tells a study that is begun from a folder of others
+    read = lambda: asdict(write_corpus(source, corpus_file, lang, columns))  # noqa: E731
+    return SourceReport(**cached_part(folder, 'reading', state, read, partial(_is_whole, corpus_file)))
+
+
 def _measured(folder: Path, name: str, rows: list, key: list) -> tuple[TokenCoverage, EncodingSpeed]:
     "What an encoder reads of the documents, and how fast; what was timed beside other work is timed again."
     reads = TokenCoverage(**cached_part(folder, f'tokens-{name}', key, lambda: asdict(token_coverage(name, rows))))
@@ -447,10 +455,7 @@ def profile_corpus(
         encoder_spec(name)  # refuses what is none, with the nearest
     folder = _study_folder(source, to)
     corpus_file = folder / 'corpus.jsonl'
-    state = [source_state(source), lang, registry('washing'), __version__, columns, KNOWN]
-    read = lambda: asdict(write_corpus(source, corpus_file, lang, columns))  # noqa: E731
-    (folder / '.look').mkdir(parents=True, exist_ok=True)  # tells a study that is begun from a folder of others
-    reading = SourceReport(**cached_part(folder, 'reading', state, read, partial(_is_whole, corpus_file)))
+    reading = _read_once(source, corpus_file, lang, columns)
     corpus, of_corpus = cached_table(corpus_file, Corpus), file_fingerprint(corpus_file)
     language = lang or language_of(corpus, where=str(source))  # refuses one that nothing here knows
     rows, names = sampled_rows(corpus, _SAMPLE, _SEED), runnable_candidates(candidates, language)

@@ -8,6 +8,7 @@ __all__ = ['STYLES', 'FEWEST_QUERIES', 'sample_documents', 'query_in_answer', 'q
 
 # %% ../../nbs/09_study/02_queries.ipynb #a51249bb
 import itertools
+import math
 import random
 import re
 import time
@@ -204,49 +205,48 @@ _GROUP = 16  # documents at a time
 _FIRST_GROUP, _TIMED_GROUP = 1, 8  # where minutes are counted: the first, and at most
 
 
-def _groups(
+def _timed_groups(
     documents: list[dict],
+    styles: list[str],
     minutes: float,  # 0: as many as it takes
-    took: list[float],  # seconds of each style of the last group; whoever asks writes them
-) -> Iterator[list[dict]]:
-    "The documents in groups, as long as the minutes last."
-    began, done, size = time.perf_counter(), 0, _FIRST_GROUP if minutes else _GROUP
-    slowest = 1e-9  # seconds a document; what was asked before takes none, and tells nothing
+) -> Iterator[tuple[str, list[dict]]]:
+    "`(style, documents)` to ask about next, as long as the minutes last; each is timed until the next is wanted."
+    ends = time.perf_counter() + 60 * minutes if minutes else math.inf
+    done, size = 0, _FIRST_GROUP if minutes else _GROUP
+    # seconds a document in one style, of the last asked and at most; answers on the cassette take none
+    last = slowest = 1e-9
     while done < len(documents) and size:
-        took.clear()
-        yield documents[done : done + size]
+        group, quickest = documents[done : done + size], math.inf
+        for style in styles:
+            started = time.perf_counter()
+            # how long a group takes is a guess where those before were on the cassette: here it is cut
+            part = group[: int(max(0, ends - started) / last)] if minutes and done else group
+            if not part:
+                return
+            yield style, part
+            last = max(1e-9, (time.perf_counter() - started) / len(part))
+            quickest = min(quickest, last)
         done += size
         # of the quickest style: before the first answer a model is loaded, once
-        slowest = max(slowest, min(took) * len(took) / size)
+        slowest = max(slowest, quickest)
         if minutes:
-            left = 60 * minutes - (time.perf_counter() - began)
-            size = min(_TIMED_GROUP, int(max(0, left) / slowest))
+            size = min(_TIMED_GROUP, int(max(0, ends - time.perf_counter()) / slowest / len(styles)))
 
 # %% ../../nbs/09_study/02_queries.ipynb #fcadce80
 def _answers(documents: list[dict], styles: list, per_style: int, most_repeated: float, minutes: float, **options):
     "`(document, style, number, text, faults)` of each answer, group by group."
-    judged, method, took, began = {style: [] for style in styles}, 'study-query', [], time.perf_counter()
-    seconds_each = 1e-9  # seconds a document in one style, of the last asked
+    judged, method = {style: [] for style in styles}, 'study-query'
     many, within = len(documents) * len(styles) * per_style, f' within {minutes:g} min' if minutes else ''
     with progress(total=many, desc=f'queries{within}', unit='query') as bar:
-        for number_of_group, group in enumerate(_groups(documents, minutes, took)):
-            for style in styles:
-                # how long a group takes is a guess where those before were on the cassette: here it is cut
-                started = time.perf_counter()
-                fit = int(max(0, 60 * minutes - (started - began)) / seconds_each)
-                part = group[:fit] if minutes and number_of_group else group
-                if not part:
-                    return
-                batch = PromptBatch(method=method, form=style, n=per_style, most_repeated=1, **options)
-                answers = ask_about(part, lambda row: {'document': row['doc']}, batch)
-                took.append(time.perf_counter() - started)
-                seconds_each = max(1e-9, took[-1] / len(part))
-                bar.update(len(part) * per_style)
-                judged[style] += [answer for of_document in answers for answer in of_document]
-                refuse_repeats(judged[style], per_style, most_repeated, options['model'], f'{method} ({style})')
-                for document, of_document in zip(part, answers, strict=True):
-                    for number, (text, faults) in enumerate(of_document):
-                        yield document, style, number, text, faults
+        for style, group in _timed_groups(documents, styles, minutes):
+            batch = PromptBatch(method=method, form=style, n=per_style, most_repeated=1, **options)
+            answers = ask_about(group, lambda row: {'document': row['doc']}, batch)
+            bar.update(len(group) * per_style)
+            judged[style] += [answer for of_document in answers for answer in of_document]
+            refuse_repeats(judged[style], per_style, most_repeated, options['model'], f'{method} ({style})')
+            for document, of_document in zip(group, answers, strict=True):
+                for number, (text, faults) in enumerate(of_document):
+                    yield document, style, number, text, faults
 
 # %% ../../nbs/09_study/02_queries.ipynb #6f530b31
 def _documents(corpus: Corpus, sample: int, seed: int) -> list[dict]:

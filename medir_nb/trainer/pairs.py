@@ -134,7 +134,7 @@ class Pairs:
         return positive, (drawn * wanted)[:wanted]
 
 # %% ../../nbs/05_trainer/10_pairs.ipynb #75528638
-class FiledRows(Sequence):
+class DiskRows(Sequence):
     "What `read` makes of each row of a file, by number."
 
     def __init__(self, file: PairFile, read=read_pair):
@@ -147,10 +147,10 @@ class FiledRows(Sequence):
         return self.read(self.file[number], f'{self.file.path}:{range(len(self))[number] + 1}')
 
 # %% ../../nbs/05_trainer/10_pairs.ipynb #7363a7a7
-class FiledPositives:
+class DiskPositives:
     "`positives[query]`: every document that answers a query, in whatever row."
 
-    def __init__(self, rows: FiledRows):
+    def __init__(self, rows: DiskRows):
         self.rows, self.without_hypothetical = rows, 0
         hashes = np.empty(len(rows), np.uint64)
         for number, pair in enumerate(rows):
@@ -178,10 +178,10 @@ class DiskPairs(Pairs):
     ):
         check(negatives == 0, 'rows on disk have no hard negatives', path, 'set negatives: 0')
         self.file, self.negatives, self.seed, self.where = PairFile(path), negatives, seed, path
-        self.rows = FiledRows(self.file)
-        self.positives = FiledPositives(self.rows)
+        self.rows = DiskRows(self.file)
+        self.positives = DiskPositives(self.rows)
         self.counts = {'rows': len(self.rows), 'without_hypothetical': self.positives.without_hypothetical}
-        own = FiledRows(self.file, read_instruction) if instructions else []
+        own = DiskRows(self.file, read_instruction) if instructions else []
         self.instructions = own if any(own) else []  # a row each, or nothing
 
     def content(self):

@@ -26,7 +26,7 @@ from ..encoder.saving import carrying_model, has_two_towers
 from ..encoder.tokens import padded, padded_batch
 from .encoders import check_carried
 from .loop import Recipe, base_of, hub_id, trained_row, check_enough, seeded_arguments, training_kind
-from .pairs import FiledRows, row_texts
+from .pairs import DiskRows, row_texts
 from .safe_training import safe_trainer
 from .training_settings import AboveZero, Count, NotNegative, OneOrMore, Settings, Share
 
@@ -60,7 +60,7 @@ def _line_text(row: dict, where: str, fields=()) -> str:
     return text
 
 
-class DiskTexts(FiledRows):
+class DiskTexts(DiskRows):
     "The texts of a file of JSON lines by number; none of them is held in memory."
 
     def __init__(self, path: str | Path, fields=()):
