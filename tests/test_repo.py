@@ -220,6 +220,18 @@ def test_a_public_name_and_a_module_mean_one_thing():
     assert not [stem for stem, count in Counter(path.stem for path in modules).items() if count > 1]
 
 
+def test_an_object_shows_itself_under_its_own_name():
+    classes = [
+        node
+        for path in (ROOT / 'medir_nb').glob('*/[a-z]*.py')
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+    ]
+    shown = [(node.name, re.findall(r"return f'([A-Z]\w+)\(", ast.unparse(node))) for node in classes]
+    assert sum(map(bool, dict(shown).values())) > 10
+    assert not [(name, words) for name, words in shown if set(words) - {name}]
+
+
 def test_import_is_light():
     "The package, its command and the stages of training are there without the heavy libraries."
     heavy = sorted(LAZY - {'fastcore', 'nbdev'} | {'pandas'})

@@ -143,7 +143,7 @@ class AnsweredBenchmark:
 
     def __repr__(self):
         counted = ''.join(f', {n:,} {what}' for what, n in self.counts.items() if n)
-        return f'Built({self.task!r}{counted})'
+        return f'AnsweredBenchmark({self.task!r}{counted})'
 
 # %% ../../nbs/07_judging/07_cmirb.ipynb #da780756
 def build_cmirb(

@@ -478,7 +478,7 @@ class AnnotationSession:
             write_csv(self.path, COLUMNS, self.rows)
 
     def __repr__(self):
-        return f'Sitting({self.path.name}: {self.done} of {len(self.rows)} pairs)'
+        return f'AnnotationSession({self.path.name}: {self.done} of {len(self.rows)} pairs)'
 
 # %% ../../nbs/07_judging/10_sheets.ipynb #56d1e379
 _KEYS = '0, 1, 2 grade; u takes the last one back; ? with a word why there is no grade; q stops (all is saved)'

@@ -329,7 +329,7 @@ class CorpusProfile:
         return '\n\n'.join(['\n'.join(f'- {line}' for line in self.lines()), *tables])
 
     def __repr__(self):
-        return f'Look({self.study.settings.name!r}: {self.lines()[0]})'
+        return f'CorpusProfile({self.study.settings.name!r}: {self.lines()[0]})'
 
     def figure(self):
         "Lengths of the documents with the encoders' limits, saved below the study."
