@@ -42,7 +42,7 @@ _LEAST_OPEN_LAST = ('open', 'unknown', 'service', 'unreleased')
 
 # %% ../../nbs/11_workbook/14_board_systems.ipynb #7b952845
 def _about_leaves(leaves: list) -> dict:
-    "The models of systems, by `registry/row`, what is set of them, and the environments that they run in beside this."
+    "The models of systems, by `registry/row`, with their settings, and the environments that they need beside this."
     retrievers = [replace(leaf, expansion=None, reranker=None) for leaf in leaves]
     settings = {f'models/{leaf.name}': dict(leaf.settings) for leaf in leaves}
     for reranker in filter(None, (leaf.reranker for leaf in leaves)):

@@ -97,7 +97,7 @@ def _command():
     try:
         status = app(standalone_mode=False, prog_name='medir')
     except typer.Abort as e:
-        # typer takes the end of a file for that of a person's patience
+        # typer takes the end of a file for Ctrl-C
         raise e.__cause__ if isinstance(e.__cause__, EOFError) else KeyboardInterrupt from None
     except Exception as e:
         if not hasattr(e, 'format_message'):

@@ -41,7 +41,7 @@ def _check_nothing_lost(
     index: str,
     task,  # all documents that could be read
     unreadable: list[str],  # files, parts of files, and folders
-    empty: list[str],  # folders, as a share that is not mounted
+    empty: list[str],  # folders, such as a share that is not mounted
 ):
     "Refuse an update that would delete the documents of a file or folder that is there and cannot be read."
     from medir_nb.data.corpus import metadata_of

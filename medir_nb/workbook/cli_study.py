@@ -163,7 +163,7 @@ def _next_line(study, labels) -> str:
 
 # %% ../../nbs/11_workbook/21_cli_study.ipynb #cc669d23
 def _show_labels(study, wide: bool):
-    "Read what there is, and say what became of it."
+    "Read all labels; print their state, the judges beside them, and what to do next."
     from medir_nb.judging.labelling import read_labels
     from medir_nb.judging.sheets import sheet_records, ungraded_lines
 

@@ -74,7 +74,7 @@ def coverage(
 
 # %% ../../nbs/11_workbook/13_coverages.ipynb #f471a969
 def coverage_reasons(paper: str | None = None, tables: list[str] = ()):
-    "How many cells of a paper need more than one GPU, and why."
+    "How many cells of a paper cannot be measured with one GPU, and why."
     cells = cell_table(paper, tables)
     cells = cells[~cells.way.isin([*_RUNS, 'no score'])]
     counts = Counter(zip(cells.paper, cells.way, cells.why, strict=True))

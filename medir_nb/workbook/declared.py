@@ -103,7 +103,7 @@ class Training(Strict):
 
     step: str  # its name in the table
     stage: TrainingStage
-    towers: list[str]  # the parameters with the rows that read queries and documents; one that reads both
+    towers: list[str]  # the parameters with the rows that read queries and documents; one, where a row reads both
     settings: list[str]  # the parameters with settings of the trainer, later ones over earlier ones
     data: str  # the parameter with where its rows come from
     kind: Literal['pairs', 'sets', 'texts']  # of them: corpora, labelled sets, or texts paired with themselves
@@ -128,7 +128,7 @@ class _OfPool(Strict):
     tasks: str  # the parameter with tasks, of which the first is taken
     every: bool = False  # each of them is
     below: str = ''  # a folder of $MEDIR_DATA: all of them are taken, and those that it lacks are left out
-    rows: str = ''  # what their rows in tasks.yaml begin with
+    rows: str = ''  # how the names of their rows in tasks.yaml begin
     limit: str  # documents of a task; 0: all
     retrievers: str  # the parameter with one or a list
     size: str  # documents a query

@@ -41,7 +41,7 @@ _GAP = '  '  # between columns
 
 
 def _fitting(columns: dict[str, list[str]], width: int) -> dict[str, int]:
-    "The columns that stay in a table of `width` characters, with theirs; a Chinese character takes two places."
+    "The columns that stay in a table of `width` characters, with their widths; a Chinese character takes two places."
     from rich.cells import cell_len
 
     stay = {name: max(map(cell_len, [name, *cells])) for name, cells in columns.items()}
@@ -89,7 +89,7 @@ def fold_table(frame, width: int) -> str:
 # %% ../../nbs/11_workbook/17_options.ipynb #0be5df89
 def show_table(
     frame,
-    wide: bool = False,  # Markdown, whoever reads
+    wide: bool = False,  # Markdown, at a terminal, too
     by: str | None = None,  # a column: at a terminal, a table for each of its values
 ):
     "Print a data frame: folded at a terminal, as Markdown elsewhere."

@@ -27,7 +27,7 @@ RowOnTask = namedtuple('RowOnTask', 'row task')  # a `PrintedRow` and one of its
 
 # %% ../../nbs/11_workbook/12_reproductions.ipynb #b21c7a43
 def claim_shares() -> dict[RowOnTask, float]:
-    "How much of the claims of the papers hangs on a row's score of a task."
+    "How much of the claims of the papers depends on a row's score of a task."
     shares = Counter()
     for paper in registry('claims'):
         for on in claims_on_cells(paper).itertuples():
@@ -73,7 +73,7 @@ _COLUMNS = ['system', 'tasks', 'claims', 'cells', 'hours']
 def reproduction(
     hours: float,  # on one 80 GB GPU
 ):
-    "What fits into so many hours, a row a run: its tasks, claims that hang on it, open cells, and hours."
+    "What fits into so many hours, a row a run: its tasks, claims that depend on it, open cells, and hours."
     cells = cell_table()
     referees = [paper for paper in cells.paper.unique() if paper_row(paper).get('referees')]
     done, left, rows = set(), hours, {}
