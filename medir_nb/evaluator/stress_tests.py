@@ -155,7 +155,7 @@ class Stress:
         if must == 'stay':
             shown |= {f'{self.measure}': k.before.map('{:.3f}'.format), 'change': k.difference.map('{:+.3f}'.format)}
             shown |= {'95 % interval': ends, 'p (Holm)': k.p_holm.map('{:.3f}'.format)}
-            shown |= {'overlap': k.rbo.map('{:.2f}'.format), 'right one left': k.left.map('{:.0%}'.format)}
+            shown |= {'overlap': k.rbo.map('{:.2f}'.format), 'relevant one lost': k.left.map('{:.0%}'.format)}
         else:
             shown |= {'same list': k.same.map('{:.0%}'.format), 'overlap': k.rbo.map('{:.2f}'.format)}
             shown |= {'contrary above': [f'{w} of {n}' if n else '' for w, n in zip(k.wins, k.contrary, strict=True)]}

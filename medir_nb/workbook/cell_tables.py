@@ -193,12 +193,12 @@ def way_of(expression: str, task: str) -> Way:
 def printed_system(cell) -> tuple[str, Way | None]:
     "The expression of a published cell's system, or '' and how it could be measured."
 
-    def speaks_of(row: dict) -> bool:  # of the cell, by the columns that it names
+    def is_of_cell(row: dict) -> bool:  # of the cell, by the columns that it names
         values = {name: value for name, value in row.items() if name not in ('expression', 'way', 'why')}
         values = {name: value if isinstance(value, list) else [value] for name, value in values.items()}
         return all(none_if_missing(getattr(cell, name)) in values[name] for name in values)
 
-    row = next(filter(speaks_of, registry('coverage')['systems'].get(cell.paper, ())), {})
+    row = next(filter(is_of_cell, registry('coverage')['systems'].get(cell.paper, ())), {})
     if 'way' in row:
         return '', Way(row['way'], row['why'])
     if expression := row.get('expression') or printed_expression(cell):

@@ -62,9 +62,9 @@ def server_marks(words: set[str]) -> dict[str, str]:
     names += _LLM_VARIABLES if words & set(registry('llms')) else []
     variables = {name: os.environ[name] for name in names if os.environ.get(name)}
     folders = [folder for folder in variables.get('MEDIR_CASSETTES', '').split(os.pathsep) if folder]
-    tapes = [tape for folder in folders for tape in sorted(Path(folder).glob('*.jsonl'))]
+    files = [file for folder in folders for file in sorted(Path(folder).glob('*.jsonl'))]
     addresses = {name: fingerprint(value) for name, value in variables.items()}
-    return addresses | {str(tape): file_fingerprint(tape) for tape in tapes}
+    return addresses | {str(file): file_fingerprint(file) for file in files}
 
 # %% ../../nbs/11_workbook/02_keys.ipynb #b21c7a30
 _WORD = re.compile(r'\w[\w.-]*')
@@ -188,20 +188,20 @@ def _head_fingerprint(file: Path, size: int) -> str:
 def cassettes_read(parameters: dict) -> dict[str, list]:
     "`path → [bytes, hash]` of the home folder's cassettes of the language models that parameters name."
     names = {slug(word) for word in words_in(parameters)} | {'imported'}
-    tapes = [tape for tape in (home() / 'cassettes').glob('*.jsonl') if tape.stem in names]
-    sizes = {tape: tape.stat().st_size for tape in tapes}
-    return {str(tape): [size, _head_fingerprint(tape, size)] for tape, size in sizes.items()}
+    files = [file for file in (home() / 'cassettes').glob('*.jsonl') if file.stem in names]
+    sizes = {file: file.stat().st_size for file in files}
+    return {str(file): [size, _head_fingerprint(file, size)] for file, size in sizes.items()}
 
 # %% ../../nbs/11_workbook/02_keys.ipynb #a6cd05dd
 def same_cassettes(receipt: dict) -> bool:
     "Whether the cassettes of the home folder still begin with what they held after a run: they only grow."
     return all(
-        Path(tape).is_file() and _head_fingerprint(Path(tape), size) == mark
-        for tape, (size, mark) in receipt.get('cassettes', {}).items()
+        Path(file).is_file() and _head_fingerprint(Path(file), size) == mark
+        for file, (size, mark) in receipt.get('cassettes', {}).items()
     )
 
 # %% ../../nbs/11_workbook/02_keys.ipynb #9fb35ce2
-def _stands(receipt: dict) -> bool:
+def _is_unchanged(receipt: dict) -> bool:
     "Whether the commits that were resolved, the cassettes, the executed notebook and its files are what they were."
     for text, row in receipt.get('revisions', {}).items():
         kind, _, name = text.partition(' ')
@@ -218,7 +218,7 @@ def _stands(receipt: dict) -> bool:
 def valid_receipt(key: str) -> dict | None:
     "The receipt of `key`, if nothing is missing in it and the executed notebook and the files it wrote are unchanged."
     of_key = (receipt for receipt in receipts() if receipt['key'] == key and not missing_results(receipt))
-    return next(filter(_stands, of_key), None)
+    return next(filter(_is_unchanged, of_key), None)
 
 # %% ../../nbs/11_workbook/02_keys.ipynb #29868258
 def status():
