@@ -76,11 +76,11 @@ def _cut_words(text: str) -> list[str]:
     pattern = _ASCII_WORD if text.isascii() else _any_word()
     if len(text) <= _LONGEST:
         return pattern.findall(text)
-    words, match = [], pattern.search(text)
-    while match:
-        piece = pattern.match(text, match.start(), match.start() + _LONGEST) if len(match[0]) > _LONGEST else match
+    words, found = [], pattern.search(text)
+    while found:
+        piece = pattern.match(text, found.start(), found.start() + _LONGEST) if len(found[0]) > _LONGEST else found
         words.append(piece[0])
-        match = pattern.search(text, piece.end())
+        found = pattern.search(text, piece.end())
     return words
 
 # %% ../../nbs/04_retrieval/03_analyzers.ipynb #717c9c3f
@@ -144,13 +144,13 @@ def lucene_tokens(
     lower=_lower,  # a word in lower case, without what is none of it
 ) -> list[list[str]]:
     "The tokens of each text."
-    analyzed = []
+    found = []
     for text in texts:
         tokens = []
         for part in text.split(' '):
             tokens += (_known_tokens if len(part) <= _REMEMBERED else _part_tokens)(part, stopwords, stem, lower)
-        analyzed.append(tokens)
-    return analyzed
+        found.append(tokens)
+    return found
 
 # %% ../../nbs/04_retrieval/03_analyzers.ipynb #1d7d1705
 _OTHERS = {code: row for code, row in registry('languages').items() if row.get('stemmer') and code != 'en'}
@@ -181,8 +181,8 @@ def _stemmed(texts: list[str], stemmer: str, stopwords: str, **pattern) -> list[
     import Stemmer
 
     stopwords = None if stopwords == 'none' else stopwords
-    options = {'stemmer': Stemmer.Stemmer(stemmer), 'return_ids': False, 'show_progress': False, **pattern}
-    return [list(tokens) for tokens in bm25s.tokenize(texts, stopwords=stopwords, **options)]
+    how = {'stemmer': Stemmer.Stemmer(stemmer), 'return_ids': False, 'show_progress': False, **pattern}
+    return [list(tokens) for tokens in bm25s.tokenize(texts, stopwords=stopwords, **how)]
 
 
 def _lucene_like(texts: list[str], stopwords: str) -> list[list[str]]:
