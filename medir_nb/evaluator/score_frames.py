@@ -22,7 +22,7 @@ def keep_together(markup: str) -> str:
 
 # %% ../../nbs/06_evaluator/11_score_frames.ipynb #89e63240
 class ScoreFrame(pd.DataFrame):
-    "A data frame that a notebook shows with its values on one line with their intervals."
+    "A data frame whose values a notebook shows on one line with their intervals."
 
     @property
     def _constructor(self):
@@ -78,7 +78,7 @@ def tests_table(
 
 # %% ../../nbs/06_evaluator/11_score_frames.ipynb #b51b70b4
 def _score_record(score) -> dict:
-    "A row of the table: `value [low, high]` a measure, and what it rests on."
+    "A row of the table: `value [low, high]` a measure, and what it is based on."
     measured, stats = score.rows(), score.stats
     vectors = []  # how many vectors and pairs were computed, and how many were stored already
     encoded, stored = stats.get('encoded_docs', 0), stats.get('cached_docs', 0)

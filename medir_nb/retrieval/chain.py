@@ -101,7 +101,7 @@ class Expand(Stage):
 
     @property
     def retriever(self) -> Stage | None:
-        "The chain that an agent searches by; a text that is stored was written before."
+        "The chain that an agent searches by; None: no agent writes, or its texts are stored."
         searches = method_row(self.expression.method)['reads'] == 'searches' and not self.expression.is_stored
         return self.chain_of(self.chosen['by']) if searches else None
 
@@ -183,7 +183,7 @@ def _tell_strangers(expression: str, language: str):
 
 
 def tell_strangers(expression, task: Task):
-    "The same of a task; nothing of a reader's own model object."
+    "The same for a task's language; nothing for a reader's own model object."
     if isinstance(parse(expression), (System, Fusion)):
         _tell_strangers(str(parse(expression)), task.language)
 
@@ -195,7 +195,7 @@ def search(
     expression,  # of the system, or a reader's own model object
     k: int = 100,  # documents a query
     *,
-    dtype: str | None = None,  # of the models; what the expression says itself stays
+    dtype: str | None = None,  # of the models; one in the expression takes precedence
     device: str | None = None,
     home_folder=None,
     keep_self: bool = False,  # keep documents with the id of their query
@@ -275,14 +275,14 @@ _SPECS = {'models': encoder_spec, 'llms': llm_spec, 'rerankers': reranker_spec}
 
 
 def models_of(expression) -> set[str]:
-    "The models that a system stands on; a retriever without one stands for itself."
+    "The models that a system uses; a retriever without one counts as itself."
     systems = [system for system in parts(expression) if isinstance(system, (System, Fusion))]
     alone = {system.name for system in systems if isinstance(system, System) and not retriever_of(system).models()}
     return alone | {weights_of(_SPECS[kind], name) for system in systems for kind, name in model_rows(system)}
 
 # %% ../../nbs/04_retrieval/15_chain.ipynb #f93a32e3
 def check_not_judged_by(task: Task, expression):
-    "Refuse a system that stands on weights which judged the task."
+    "Refuse a system that uses weights which judged the task."
     shared = set(task.judge_models) & models_of(expression) if task.judge_models else ()
     fix = 'leave it out of the systems, or build the benchmark with other judges'
     check(not shared, f'{expression} stands on {", ".join(sorted(shared))}, which judged it', f'task {task.name}', fix)
@@ -353,7 +353,7 @@ def check_system(
 
 # %% ../../nbs/04_retrieval/15_chain.ipynb #bdfc0a9f
 def check_systems(expressions, task: Task | None = None, dtype: str | None = None):
-    "`check_system` of each; all that is wrong is said, and the first of it raised."
+    "`check_system` of each; the first error is raised, and the others are noted."
     failed = []
     for expression in expressions:
         try:

@@ -25,7 +25,7 @@ _AT_ONCE = 1000  # vectors of a request
 class Database:
     "Vectors under their positions, in a table whose name lies in `folder`; a subclass speaks to one kind of database."
 
-    name, on_server = '', True  # as `--store` has it; False: it may lie in the folder
+    name, on_server = '', True  # the value of `--store`; False: it may lie in the folder
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class LanceDB(Database):
         return [(1 - row['_distance'], row['position']) for row in rows]
 
     def close(self):
-        "Nothing is held."
+        "There is no connection to close."
 
     def drop(self):
         self.client.drop_table(self.table)
@@ -184,7 +184,7 @@ DATABASES = {kind.name: kind for kind in (Qdrant, LanceDB, Postgres, OpenSearch)
 
 
 def drop_tables(folder: Path):
-    "Drop the tables that a folder names; one that cannot be dropped is said, and stays."
+    "Drop the tables that a folder names; one that cannot be dropped stays, and a note says so."
     for record in Path(folder).rglob('table.json'):
         recorded = read_json(record, {})
         if not recorded.get('served'):

@@ -105,7 +105,7 @@ EXPANDERS.update(rm3=RM3, rocchio=Rocchio, synonyms=Synonyms)
 def retriever_of(
     system,  # a `System`, or a reader's own model object
 ) -> Retriever:
-    "The stage that retrieves for a system: its row in `RETRIEVERS`, else that of what its encoder makes of a text."
+    "The stage that retrieves for a system: its row in `RETRIEVERS`, else that of its representation."
     if not isinstance(system, System):
         return BY_REPRESENTATION['dense'](system)
     if system.name in RETRIEVERS:
@@ -274,7 +274,7 @@ def without_expansions(system: System | Fusion):
 
 # %% ../../nbs/04_retrieval/14_expressions.ipynb #92450aef
 def model_rows(system: System | Fusion) -> list[tuple[str, str]]:
-    "(registry, row) of each model that a system stands on: retrievers, language models, rerankers."
+    "(registry, row) of each model that a system uses: retrievers, language models, rerankers."
     rows = [row for part in getattr(system, 'parts', ()) for row in model_rows(part)]
     if isinstance(system, System):
         rows += [('models', name) for name in retriever_of(system).models()]

@@ -124,7 +124,7 @@ def settings_of(generation: Generation) -> dict:
 
 
 def check_settings(generation: Generation):
-    "Refuse models that read texts otherwise than those that an index was made with."
+    "Refuse models that read texts differently from those with which an index was made."
     if (generation.place.parent / 'model').is_dir():
         return
     own, then = settings_of(generation), generation.about['settings']

@@ -141,7 +141,7 @@ def read_verdict(text: str, yes: list[str], no: list[str]) -> tuple[list[int], C
     return ([int(words[0] in yes)], Counter()) if words else ([], Counter(unread_answers=1))
 
 # %% ../../nbs/04_retrieval/12_reading_stage.ipynb #da7a4f9e
-_OF_ALL = {'form': '', 'prompt': '', 'complete': False}  # of the wording; a file with another; the rest below the head
+_OF_ALL = {'form': '', 'prompt': '', 'complete': False}  # the wording; a file with another; whether the rest follows
 
 
 def reading_settings(reranking: Reranking) -> dict:

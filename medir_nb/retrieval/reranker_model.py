@@ -85,7 +85,7 @@ _LONGEST = 32_768  # tokens; where a folder names no sensible limit
 
 
 def _logits(folder: Path, config: dict) -> int:
-    "How many logits a folder's head for pairs gives, one or two; one without it, or with a prompt, is refused."
+    "How many logits a folder's head for pairs gives, one or two; a folder without one, or with a prompt, is refused."
     named = config.get('architectures') or []
     kind = str((named or [''])[0]) if isinstance(named, list) else ''
     why = f'{kind} scores no pairs' if kind else 'config.json is missing or names no architecture'
@@ -356,7 +356,7 @@ class PairBackend:
         return pair_tokens(self.tokenizer, pairs, self.limit)
 
     def scores(self, logits):
-        "The score of each pair (n × 1) of what the head gives."
+        "The score of each pair (n × 1), of the logits that the head gives."
         return logits[:, [self.spec.logit]].float()
 
     def _logits(self, ids: list, features: dict):

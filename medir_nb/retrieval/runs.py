@@ -51,7 +51,7 @@ def run_frame(
     scores: np.ndarray,  # (queries, m)
     positions: np.ndarray,  # (queries, m) in the corpus; -1 where a row has fewer
     k: int,  # documents per query
-    positive_only: bool = False,  # True: a document without a score above 0 was not found
+    positive_only: bool = False,  # True: only documents with a score above 0 were found
 ) -> pd.DataFrame:
     "A sorted run of the first `k` per query from arrays of scores and document positions."
     is_hit = (positions >= 0) & (scores > 0 if positive_only else np.isfinite(scores))
@@ -72,7 +72,7 @@ def settle_ties(
     n_queries: int,
     n_docs: int,
     k: int,  # the rank at which no tie may be cut
-    floor: float = -np.inf,  # a tie at this score or below is none
+    floor: float = -np.inf,  # a tie at this score or below is not settled
 ) -> tuple[np.ndarray, np.ndarray]:
     "Scores and positions (queries, depth), deep enough that no tie at rank `k` is cut."
     depth = min(n_docs, k + _MORE)

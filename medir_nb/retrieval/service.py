@@ -71,7 +71,7 @@ class Batcher:
         return await asked.answer
 
     async def _answer_all(self):
-        "Each time the first question and those that want the same; a client that went away is not answered."
+        "In each round the first question and those that want the same; a client that went away is not answered."
         while self._waiting:
             wanted = self._waiting[0].wanted
             batch = [asked for asked in self._waiting if asked.wanted == wanted][: self.most]
@@ -111,7 +111,7 @@ def warm_index(folder: Path, device: str | None = None) -> Index:
 
 # %% ../../nbs/04_retrieval/21_service.ipynb #70c1a24e
 class Service:
-    "An index that is asked by many, and kept up meanwhile."
+    "An index that answers many clients, and is updated meanwhile."
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class Service:
         self.folder, self.device, self.monitor = Path(folder), device, Watch(self.health, log)
         self.index, self._stopped = warm_index(self.folder, device), threading.Event()
         self.batcher = Batcher(self._answers, room, threads=threads)
-        self.takes_updates, self.updates = updates, _Updates(self.folder, device)  # which keep promises in any case
+        self.takes_updates, self.updates = updates, _Updates(self.folder, device)  # which take in promises in any case
         self._watch = threading.Thread(target=self._look, name='medir-generations', daemon=True)
         self._watch.start()
 
@@ -135,7 +135,7 @@ class Service:
         return [{'generation': index.manifest['generation'], 'hits': hits} for hits in hit_lists]
 
     def _look(self):
-        "Have updates made, and answer from the present generation as soon as there is another one."
+        "Have updates made, and change to the present generation as soon as it is another one."
         last_fault = ''
         while not self._stopped.wait(_LOOK_EVERY):
             try:
@@ -186,7 +186,7 @@ class _Updates:
         self.fault, self.process, self.wait, self.not_before = '', None, 1.0, 0.0
 
     def look(self):
-        "Begin what is to be done; where it failed, again after a while."
+        "Begin an update where one is due; after a failure, again after a while."
         if self.process is not None:
             if (status := self.process.poll()) is None:
                 return
@@ -451,7 +451,7 @@ def mcp_server(service: Service, seconds: float = 10.0):
         from mcp.types import ToolAnnotations
 
     @contextlib.contextmanager
-    def as_tool_error():  # an error of the house as the answer of a tool
+    def as_tool_error():  # a `MedirError` as the answer of a tool
         try:
             yield
         except MedirError as error:

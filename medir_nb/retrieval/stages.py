@@ -43,7 +43,7 @@ WEIGHT = lambda value: type(value) in (int, float) and 0 <= value < np.inf, 'a n
 
 
 def one_of(names) -> tuple:
-    "The same of one of some names."
+    "The same, for a choice among names."
     return tuple(names).__contains__, ', '.join(names)
 
 
@@ -53,7 +53,7 @@ def checked_settings(
     settings: tuple,  # of (name, value)
     options: dict,  # name → (default, (whether a value fits, what fits))
 ) -> tuple:
-    "Settings in the order of the options, without what is default."
+    "Settings in the order of the options, without those that are defaults."
     chosen = dict(settings)
     check(len(chosen) == len(settings), f'a setting of {written} stands twice', None, 'keep one')
     for setting, value in chosen.items():
@@ -154,8 +154,8 @@ class Fusion:
 class Job:
     "A task, and how a chain is run on it."
 
-    task: Task | None  # None: only what does not hang on a task can be checked
-    dtype: str | None = None  # precision of the models; what an expression says itself stays
+    task: Task | None  # None: only what does not depend on a task can be checked
+    dtype: str | None = None  # precision of the models; one in the expression takes precedence
     device: str | None = None
     keep_self: bool = False  # keep documents with the id of their query
     expanded: Any = None  # texts (`generator.Expanded`) that join the queries of a retriever without an expansion
@@ -163,7 +163,7 @@ class Job:
     kept: dict | None = None  # what was made of documents and models already; None: stages make it for each run
 
     def once(self, name: str, make):
-        "What `make()` gives; a service, which asks the same chain again and again, makes it once."
+        "The result of `make()`; a service, which asks the same chain again and again, makes it once."
         if self.kept is None:
             return make()
         key = name, self.task.corpus.fingerprint

@@ -43,7 +43,7 @@ def _opened(path: Path, what: str, fix: str):
     )
     refused = boundary(what, path.parent, fix, (sqlite3.OperationalError,))
     with damaged, refused, contextlib.closing(sqlite3.connect(path, 60, isolation_level=None)) as database:
-        database.text_factory = bytes  # a damaged entry is seen by its sum
+        database.text_factory = bytes  # a damaged entry is recognised by its checksum
         yield database
 
 # %% ../../nbs/04_retrieval/18_updates.ipynb #0ba5ec5b
@@ -81,7 +81,7 @@ def promise(
     folder: Path,
     entry: dict,  # `put`: documents as `_id`, `title`, `text`; `delete`: ids
 ) -> int:
-    "Write down what is to be done; the number of the generation from which on it is done."
+    "Write down what is to be done; the number of the first generation in which it is done."
     present = read_manifest(folder)['generation']
     with _promises(folder) as database:
         [being_made] = database.execute('PRAGMA user_version').fetchone()
@@ -108,7 +108,7 @@ def take_promised(
     folder: Path,
     present: int,  # generation
 ) -> tuple[int, list[dict]]:
-    "The number of the next generation, and the entries that it holds; damaged ones are set aside and said."
+    "The number of the next generation, and the entries that it holds; damaged ones are set aside, with a note."
     file, aside = folder / 'updates.sqlite', folder / 'updates-damaged.jsonl'
     if file.is_file() and not file.stat().st_size:
         note(f'{file} is empty: what was promised in it, if anything, is lost; restore a copy of it')
@@ -197,7 +197,7 @@ def _switch(folder: Path, manifest: dict):
 
 # %% ../../nbs/04_retrieval/18_updates.ipynb #d0cff508
 def _make_generation(folder: Path, number: int, rows, about: dict, before: Generation | None, device) -> tuple:
-    "A new generation, which nobody is told of yet, and its counts."
+    "A new generation, which no manifest names yet, and its counts."
     place = folder / f'generation-{number:06d}'
     with atomic_folder(place) as making:
         with waiting(f'{folder}: documents of generation {number}'):
@@ -312,8 +312,8 @@ def _wanted_rows(index: Index, entries: list[dict], put, delete: set, everything
 def change_index(
     folder: str | Path,
     put=None,  # what `corpus_task` takes: documents to add, or to put in the place of those with their ids
-    delete=(),  # ids; one that is not there is none
-    everything=None,  # what `corpus_task` takes: all documents; those that are missing in it go
+    delete=(),  # ids; for one that is not there, a note says so
+    everything=None,  # what `corpus_task` takes: all documents; those that it lacks are removed
     home_folder=None,
     device: str | None = None,
     columns: dict | None = None,  # by which everything was read, where they are others than before
