@@ -51,7 +51,7 @@ def available_encoders(language: str) -> tuple[list[str], dict[str, str]]:
 
 # %% ../../nbs/07_judging/09_available_systems.ipynb #eb4e4818
 def shown_time(seconds: float) -> str:
-    "A time in the unit that a reader thinks in."
+    "A time in the unit that is easiest to read."
     if seconds < 90:
         return f'{max(1, round(seconds))} s'
     return f'{round(seconds / 60)} min' if seconds < 90 * 60 else f'{seconds / 3600:.1f} h'
@@ -156,7 +156,7 @@ def candidate_systems(
     hybrids = [f'rrf(bm25,{name})' for name in dense]
     expanded = [f'{name}+hyde({writer})' for writer in dict.fromkeys(writers) for name in (*encoders[:1], 'bm25')]
     reread = [f'{[*hybrids, "bm25"][0]}>{reranker if "@" in reranker else f"{reranker}@20"}'] if reranker else []
-    # BM25 alone has its two published settings to compare
+    # without an encoder, BM25 is compared with another setting of itself
     systems = ['bm25', *dense, *hybrids, *expanded, *reread, *([] if dense else ['bm25(lucene)'])]
     return CandidateSystems([str(parse(system)) for system in systems], left_out | too_long | not_better)
 

@@ -42,7 +42,7 @@ def _sampled_qrels(labels: pd.DataFrame, most: dict[str, int], seed: int) -> pd.
 
 # %% ../../nbs/07_judging/05_building.ipynb #9cff7cce
 def reranking_task(
-    task: Task,  # that the labels are of
+    task: Task,  # that was judged
     labels: pd.DataFrame,
     positives: int = 10,  # a query, at most; 0: all. Unknown in the paper
     negatives: int = 90,  # likewise
@@ -132,10 +132,10 @@ class Benchmark:
     made: dict  # how: retrievers, rule, judges, cut …
 
     def relabel(self, **changed) -> 'Benchmark':
-        "The same votes under another `cut`, or with `unread` pairs taken otherwise."
+        "The same votes under another `cut`, or with `unread` pairs treated otherwise."
         known = {name: self.made[name] for name in ('cut', 'unread')} | changed
         labels = consensus(self.votes, **known)
-        if 'by' in self.labels:  # of `overrule`: a person's word stands under every cut
+        if 'by' in self.labels:  # of `overrule`: a person's label stays under every cut
             labels = overrule(labels, self.labels[self.labels.by == 'person'])
         return Benchmark(self.task, self.pool, self.votes, labels, self.made | known)
 

@@ -75,7 +75,7 @@ _OUTCOMES = ('no evidence', 'no answer', 'not verified', 'verified')
 def verified_matches(candidates: list[Candidate], references: dict[str, str], roles: Roles) -> list[_Match]:
     "What became of each candidate."
     quotes = role_answers(roles, 'evidence', [(c.query, c.document) for c in candidates])
-    # a quotation stands in its document, white space aside
+    # a quotation must occur in its document, white space aside
     bare = [(''.join((q or '').split()), ''.join(c.document.split())) for q, c in zip(quotes, candidates, strict=True)]
     stands = [bool(quote) and quote in document for quote, document in bare]
     quoted = [i for i, is_there in enumerate(stands) if is_there]

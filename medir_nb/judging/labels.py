@@ -60,7 +60,7 @@ def qrels_of(labels: pd.DataFrame) -> pd.DataFrame:
 def benchmark_task(
     task: Task,  # whose judgements are not read
     labels: pd.DataFrame,  # of `consensus`
-    discarded: str = 'ranking',  # what a discarded pair leaves: its query's ranking, or its document the corpus
+    discarded: str = 'ranking',  # ranking: a discarded pair leaves its query's; corpus: its document leaves it
     keep_empty: bool = False,  # keep queries without a positive
     name: str = '',  # '': NAME[judged]
     measures: tuple = ('nDCG@10', 'R@100'),

@@ -60,7 +60,7 @@ def judging_prompt(
     form: str = '',  # of the wording; '': the task's
     longest: int = LONGEST,  # characters of a passage
 ) -> str:
-    "What a model is asked about a batch; its passages stand each on a line with its number."
+    "What a model is asked about a batch; each passage is on a line with its number."
     template = wording(METHOD, task, task.language, form, prompt, 'prompt')
     texts = [' '.join(task.corpus.text(doc_id).split())[:longest] for doc_id in batch.doc_ids]
     passages = '\n'.join(f'Passage-{number}: {text}' for number, text in enumerate(texts))
@@ -131,7 +131,7 @@ class ModelJudge(Judge):
     form: str = ''  # of the wording; '': the task's
     longest: int = LONGEST  # characters of a passage
     sampling: dict = field(default_factory=dict)  # over the method's own
-    replay: bool | None = None  # True: nobody is asked; None: as $MEDIR_REPLAY says
+    replay: bool | None = None  # True: the model is not asked; None: as $MEDIR_REPLAY says
     called: str = ''  # its name, where one model judges under several prompts; '': the model's
     usage: Usage = field(default_factory=Usage, repr=False)
     mended: Counter = field(default_factory=Counter, repr=False)  # what was repaired, by kind

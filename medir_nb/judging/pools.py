@@ -24,7 +24,7 @@ PAIR = ['query_id', 'doc_id']
 
 
 def _in_turn(lists: pd.DataFrame) -> pd.DataFrame:
-    "Each pair once: first places before second ones, of equal places in the order of the retrievers."
+    "Each pair once: first places before second ones, equal places in the order of the retrievers."
     query, turn = pd.factorize(lists.query_id)[0], pd.factorize(lists.retriever)[0]
     order = np.lexsort((turn, lists['rank'], query))
     return lists.iloc[order].drop_duplicates(PAIR)[PAIR].reset_index(drop=True)
@@ -140,13 +140,13 @@ def is_relevant(
     grades,  # of the scale; '' where there is none
     cut: str = CUT,
 ) -> np.ndarray:
-    "Whether each grade stands at the cut or above; a missing one does not."
+    "Whether each grade is at the cut or above; a missing one is not."
     check(cut in SCALE, f'{cut!r} is no grade', 'cut', f'choose one of {", ".join(SCALE)}')
     return np.isin(np.asarray(grades, dtype=object), SCALE[: SCALE.index(cut) + 1])
 
 # %% ../../nbs/07_judging/00_pools.ipynb #a658111a
 class Judge:
-    "Whoever grades pairs."
+    "Anything that grades pairs."
 
     name = ''
     systems = ()  # expressions that it judges by
@@ -222,7 +222,7 @@ class ThresholdJudge(Judge):
 # %% ../../nbs/07_judging/00_pools.ipynb #6559906f
 @dataclass
 class LexicalJudge(ThresholdJudge):
-    "A rule on words: so large a share of the query's terms stands in the document."
+    "A rule on words: at least this share of the query's terms occurs in the document."
 
     threshold: float = 0.5  # share of the terms; a half is a guess that `fitted` can mend
 
@@ -250,7 +250,7 @@ def pair_scores(
 # %% ../../nbs/07_judging/00_pools.ipynb #2b2249c6
 @dataclass
 class RetrieverJudge(ThresholdJudge):
-    "A system whose score is at least so high."
+    "A system that says yes where its score reaches the threshold."
 
     system: str  # an expression
     threshold: float = 0.5  # in the unit of its score

@@ -198,7 +198,7 @@ def deepen_pool(
     depth: int,  # documents of each of its systems
     most: int = _MOST_PAIRS,  # pairs of a sitting
 ):
-    "Bring to some queries of the pool what its systems find down to a depth, first on the next sheets."
+    "Add to some queries of the pool what its systems find down to a depth; they go on the next sheets first."
     known, wanted = _known_settings(study), set(query_ids)
     where, fix = study.folder / 'labels', 'raise the pairs of a sitting, or lower the depth'
     check(wanted, 'no question was judged to its end and found unanswered', where, 'fill in the sheets and read them')
@@ -359,7 +359,7 @@ def _sheet_rows(study: StudyFolder, pairs: list[dict], annotator: str, seed: int
 
 # %% ../../nbs/07_judging/10_sheets.ipynb #556fd11b
 def _with_grades(study: StudyFolder, annotator: str, lines: list[dict], by_pair: dict) -> list[dict]:
-    "The lines of a sheet that is gone, with the grades of its person that were read of it before."
+    "The lines of a sheet that is gone, with the grades of its person that were read from it before."
     path = study.folder / 'labels' / 'votes.csv'
     own = [row for row, _ in csv_rows(path) if row.get('annotator') == annotator] if path.is_file() else []
     grade_of = {(row.get('query_id'), row.get('doc_id')): row.get('grade', '') for row in own}
@@ -377,7 +377,7 @@ def _open_sheet(study: StudyFolder, records: list[dict], by_pair: dict, lines_of
             if not left:
                 continue  # all of its documents are gone
             write_csv(path, COLUMNS, _with_grades(study, record['annotator'], lines_of(left), by_pair))
-        read_sheet(path, record['pairs'])  # a fault is said before more is handed out
+        read_sheet(path, record['pairs'])  # a fault is an error before more is handed out
         if ungraded := ungraded_lines(path):
             note(f'{path.name} has {counted(ungraded, "pair")} without a grade; the next sheet comes after it')
             return path

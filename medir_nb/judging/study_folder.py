@@ -69,7 +69,7 @@ def lost_judgements_line(
 
 # %% ../../nbs/07_judging/08_study_folder.ipynb #88992bfc
 class NothingRelevant(MedirError):
-    "People judged, and found nothing."
+    "By the judgements, nothing is relevant."
 
 
 def _check_relevant(judged: pd.DataFrame, path: Path, folder: Path):

@@ -36,7 +36,7 @@ class SynonymEntry:
 
     @property
     def fault(self) -> str:
-        "Why nothing can be made of it, or nothing."
+        "Why the entry cannot be used; '' where it can."
         if not self.origin or not self.synonym:
             return 'a term is missing'
         if self.origin.casefold() == self.synonym.casefold():
@@ -49,7 +49,7 @@ class SynonymEntry:
 
 # %% ../../nbs/07_judging/06_synonyms.ipynb #29ff6ffa
 def _draw_of(seed: int, entry: SynonymEntry, purpose: str) -> random.Random:
-    "The source of chance of one entry."
+    "The random generator of one entry."
     return random.Random(fingerprint(seed, entry.id, entry.origin, entry.synonym, purpose))
 
 # %% ../../nbs/07_judging/06_synonyms.ipynb #899b1a7b
@@ -107,7 +107,7 @@ def fault_of_sentences(sentences: dict[str, str], entry: SynonymEntry) -> str:
 
 # %% ../../nbs/07_judging/06_synonyms.ipynb #a3ada215
 def _intent_of(entry: SynonymEntry, language: str) -> int | None:
-    "Which of the listed questions a query is, if one."
+    "The number of the listed question that a query asks; None where it is not listed."
     for number, wordings in enumerate(registry('intents')[language]):
         if entry.query in [wording.format(term=entry.origin) for wording in wordings]:
             return number
@@ -195,7 +195,7 @@ def synonym_sentences(
 # %% ../../nbs/07_judging/06_synonyms.ipynb #0ef9f4de
 def synonym_pairs(
     rows,  # of `synonym_sentences`
-    weights: tuple | None = (1, 1, 1),  # of positive, negative-1, negative-2; None: each stands; unknown in the paper
+    weights: tuple | None = (1, 1, 1),  # of positive, negative-1, negative-2; None: all three; unknown in the paper
     seed: int = 42,
 ) -> list[dict]:
     "`{id, sentence1, sentence2, score, kind}`: each query with a drawn sentence, score 1 where it is the positive."

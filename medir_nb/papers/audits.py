@@ -199,7 +199,7 @@ def _found_of_one(words: _Words, frame: pd.DataFrame, compared: _Contrast, quant
 
 # %% ../../nbs/08_papers/11_audits.ipynb #0c78eca3
 class _AuditedClaim:
-    "A claim read of published cells."
+    "A claim read from published cells."
 
     def __init__(self, paper: str, claim: dict, cells: pd.DataFrame, limits: dict):
         row, tasks = registry('claims')[paper], paper_tasks(paper)
@@ -316,7 +316,7 @@ def audit(
 def claims_on_cells(
     paper: str,  # a row of `claims.yaml`
 ) -> pd.DataFrame:
-    "The printed rows and tasks that a claim hangs on: without the task it changes; `share` is the row's part of it."
+    "The printed rows and tasks that a claim depends on: without the task it changes; `share` is the row's part of it."
     cells, claims = published(paper), []
     for claim in _claims(paper):
         audited = _AuditedClaim(paper, claim, cells, {})

@@ -104,7 +104,7 @@ def by_label(
         groups = {label: part for label, part in values.groupby(values.index.map(labels)) if len(part) >= least}
         covered = f'{sum(map(len, groups.values()))}/{len(values)}'
         for label, part in groups.items():
-            ends = np.clip(interval(part.to_numpy()), 0, 1)  # one by Student's t knows no ends
+            ends = np.clip(interval(part.to_numpy()), 0, 1)  # one by Student's t may leave 0 to 1
             mean = with_interval(part.mean(), *ends)
             rows.append((score.task.name, label, len(part), covered, score.label, mean))
     long = pd.DataFrame(rows, columns=[*about, 'system', measure])

@@ -40,7 +40,7 @@ def paper_tasks_table(
     paper: str,
     more: list[str] = (),  # tasks of the registry that are shown besides
 ) -> pd.DataFrame:
-    "The tasks of a paper: kind, sizes, measures by their labels, and where anybody gets the data."
+    "The tasks of a paper: kind, sizes, measures by their labels, and where the data can be had."
     table = tasks_table(here=False)
     table = table[table.task.isin([*paper_tasks(paper), *more])].drop(columns=['paper', 'folder'])
     of_task = {name: row.get('measures', TaskRow.measures) for name, row in registry('tasks').items()}
@@ -221,7 +221,7 @@ def recomputed_means(
 
 # %% ../../nbs/08_papers/00_papers.ipynb #365e999b
 def _unprinted_means(row_cells: pd.DataFrame) -> pd.DataFrame:
-    "Cells for the means that a row has all tasks of and does not print, like the first one of the row."
+    "Cells for the means that a row could print, having all their tasks, and does not; like the first cell of the row."
     value, printed, first = _value_by_task(row_cells), set(row_cells.dataset), row_cells.iloc[0].to_dict()
     digits = max(0, -round(math.log10(first['printed_step'])))
     own = first | {'task': None, 'source': "mean of the row's cells", 'doubt': None}

@@ -114,7 +114,7 @@ _EXAMPLE = ['task', 'query words', 'positive words', 'negative words', 'terms', 
 def example_sizes(
     rows: list[dict],  # of training: instruction, query, pos, neg; the first of pos and neg counts
 ) -> pd.DataFrame:
-    "Words of the texts of training rows, and how many of a query's terms stand in its positive and its negative."
+    "Words of the texts of training rows, and how many of a query's terms occur in its positive and its negative."
     sizes = []
     for row in rows:
         texts = [row['query'], row['pos'][0], *row['neg'][:1]]

@@ -52,7 +52,7 @@ def _on_leaderboard(llm: str) -> tuple[str, str | None]:
 
 # %% ../../nbs/08_papers/02_table_rows.ipynb #e9ee1077
 def _printed_reranker(printed: str, depth) -> str:
-    "What stands behind a retriever for a printed reranker; '' where no row is called so."
+    "What a printed reranker adds to an expression; '' where no row is called so."
     for llm, row in registry('llms').items():
         if printed in row.get('reranks_as', {}):
             return row['reranks_as'][printed].replace('{llm}', llm)
@@ -154,7 +154,7 @@ class LedgerRow:
 
     @property
     def names(self) -> tuple:
-        "All names by which a caller may speak of it, the most exact first."
+        "All names that a caller may use for it, the most exact first."
         exact = (*map(str, self.systems), (self.system, self.variant))
         return tuple(filter(None, (*exact, self.name, self.system)))
 

@@ -55,7 +55,7 @@ def split_queries(task: Task, share: float, seed: int) -> tuple[list[str], list[
 
 # %% ../../nbs/09_study/06_adapting.ipynb #9a7a8920
 def without_answers(rows: list[dict], answers: set[str], name: str = '') -> tuple[list[dict], int]:
-    "Rows whose `document` answers no held-out query, and how many stay although theirs does, which is said."
+    "Rows whose `document` answers no held-out query, and how many stay although theirs does, with a note."
     apart = [row for row in rows if row['document'] not in answers]
     if len(apart) >= len(rows) / 2:
         return apart, 0

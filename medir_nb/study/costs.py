@@ -50,7 +50,7 @@ _INDEXED = 2000  # documents that an index without a model is timed on; fewer ar
 
 
 def documents_rate(system, task: Task, documents: int = 64) -> tuple[float, str]:
-    "Documents per second that a system takes up, and the conditions."
+    "Documents per second that a system indexes, and the conditions."
     seconds, conditions = 0, []  # for a document, and how they were measured
     for retriever in retrievers_alone(system):
         part, has_model = retriever.expression, bool(retriever.models())

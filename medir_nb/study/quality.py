@@ -165,7 +165,7 @@ def better_systems(tests: pd.DataFrame) -> dict[str, list[str]]:
 
 
 def cheapest(systems, query_ms: dict) -> str:
-    "The system that answers first; of those without a measured time, the first one."
+    "The system that answers fastest; of those without a measured time, the first one."
     waits = {system: query_ms.get(system, np.nan) for system in systems}
     return min(waits, key=lambda system: np.inf if np.isnan(waits[system]) else waits[system])
 

@@ -106,7 +106,7 @@ _RUN, _RUN_OF_CHARACTERS, _NEAR = 6, 12, 0.8
 
 
 def shares_run(text: str, document: str) -> bool:
-    "Whether six words in a row (twelve Chinese characters) of a text stand in a document."
+    "Whether six words in a row (twelve Chinese characters) of a text occur in a document."
     text, normal = normal_query(text), normal_query(document)
     words = [text[start:end] for start, end in word_spans(text)]
     is_chinese = sum('\u4e00' <= word[0] <= '\u9fff' for word in words) > len(words) / 2
@@ -364,7 +364,7 @@ _LEAKAGE = (
 )
 
 # %% ../../nbs/09_study/02_queries.ipynb #b80c65bf
-FEWEST_QUERIES = 20  # written ones that a verdict wants
+FEWEST_QUERIES = 20  # written ones that a verdict needs
 _TOO_FEW = (
     f'no basis for a verdict, which wants {FEWEST_QUERIES}; a larger --sample, more --minutes, or a stronger writer '
     '(--llm, or a server at $MEDIR_LLM_URL) brings more'
@@ -420,7 +420,7 @@ def _written_rows(study, corpus, call, known, most_repeated, minutes, replay) ->
     usage, seen, faults = Usage(), {normal_query(row['text']) for row in known}, {}
     answers = _answers(documents, call['styles'], call['per_style'], most_repeated, minutes, usage=usage, **options)
     usable = _usable(answers, call['model'], seen, faults)
-    llm(call['model']).close()  # in a notebook its memory is wanted for what follows
+    llm(call['model']).close()  # in a notebook its memory is needed for what follows
     retrievable = retrievable_queries(study, usable, corpus, call['retriever'], call['first'])
     specific = specific_queries(study, retrievable, corpus, call['retriever'])
     share = len(specific) / max(1, len(usable))
@@ -463,7 +463,7 @@ def generate_queries(
     most_repeated: float = 0.5,  # share of a style's answers that may repeat each other
     seed: int | None = None,  # of the sample; None: the study's
     minutes: float = 0,  # that writing may take; the documents that are left are for the next call; 0: any
-    replay: bool | None = None,  # True: nobody is asked
+    replay: bool | None = None,  # True: no model is asked
     home_folder=None,
 ) -> QueryReport:
     "Let a model write queries for a sample of documents, and add those that pass to the study."

@@ -62,7 +62,7 @@ def checked_languages() -> set[str]:
 
 # %% ../../nbs/09_study/00_reading.ipynb #4908c0ee
 def personal_data_lines(languages: dict) -> list[str]:
-    "What was looked for in documents of `languages` (code → documents), and in which of them too little."
+    "What was looked for in documents of `languages` (code → documents), and in which of them not all kinds were."
     rules, checked = _personal_rules().values(), checked_languages()
     anywhere = ', '.join(row['title'] for row in rules if not row.get('languages'))
     lines = [f'personal data, in any language: {anywhere}']

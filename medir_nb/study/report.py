@@ -180,7 +180,7 @@ _FILES += ('verdict.json', 'adapt.json')
 
 
 def receipt_section(study: StudyFolder) -> dict:
-    "What the numbers hang on; where a file has changed since the verdict, as it was then, too."
+    "What the numbers depend on; where a file has changed since the verdict, as it was then, too."
     content, now = verdict_content(study), input_fingerprints(study)
     provenance = content.get('provenance', {})
     paths = filter(Path.is_file, (study.folder / name for name in _FILES))

@@ -46,7 +46,7 @@ def _with_ends(row: dict, name: str, form: str) -> str:
 
 
 def verdict_table(content: dict) -> pd.DataFrame:
-    "The systems of a `verdict.json` as text, without columns in which nothing stands."
+    "The systems of a `verdict.json` as text, without empty columns."
     rows = []
     for one in content['systems']:
         quality, costs = {kind: one['quality'].get(kind) or {} for kind in content['judged']}, one['costs'] or {}
@@ -243,7 +243,7 @@ class Decision:
     open: tuple = ()  # others that are not shown to be worse than the choice
     worse: tuple = ()  # others that are shown to be worse than the choice
     rival: str = ''  # the cheapest of the open ones, else the next best; '' where nothing is open
-    gap: float = 0.0  # the least difference that is asked for, where something is open
+    gap: float = 0.0  # the least difference that matters, where something is open
     more: int = 0  # labelled queries that would show a difference of `gap` between the two
     condensed: str = ''  # the choice where unjudged documents leave the lists; '' where they can't
 
@@ -471,7 +471,7 @@ def _system_entries(compared: StudyResults) -> list[dict]:
 
 # %% ../../nbs/09_study/05_verdict.ipynb #b5dcc592
 def _provenance(compared: StudyResults) -> dict:
-    "What the numbers hang on."
+    "What the numbers depend on."
     by_kind = compared.measured.items()
     return {
         'tasks': {kind: measured.task.fingerprint for kind, measured in by_kind},
