@@ -42,7 +42,7 @@ class EncoderSettings(Settings):
     max_document_tokens: Count = 0
     instruction: str | None = None  # None: that of each line, else the row's default
     lora: Lora | None = None  # small matrices are trained beside the weights; None: the weights themselves
-    adapter: str = ''  # a checkpoint trained from the same base with such a lora, which is trained further
+    adapter: str = ''  # a checkpoint trained from the same base with such a lora, whose matrices are trained further
     reading: dict = {}  # fields of the base's row in another value, such as {append_eos: false}
 
     def decisive(self) -> dict:
