@@ -107,14 +107,14 @@ class TowerMonitor:
     temperature: float
     limits: TowerMonitorSettings = TowerMonitorSettings()
     start: dict = field(default_factory=dict)  # role → vectors before the first step
-    warned: set = field(default_factory=set)  # towers whose collapse was said
+    warned: set = field(default_factory=set)  # towers whose collapse was reported
 
     def begin(self, model):
         "Keep the vectors of the start."
         self.start = probe_vectors(model, self.columns)
 
     def measure(self, model, step: int, where: str) -> dict:
-        "The numbers of this step, for the metrics; a collapse is told."
+        "The numbers of this step, for the metrics; a collapse is reported."
         import torch
 
         now = probe_vectors(model, self.columns)
@@ -192,7 +192,7 @@ class AlignmentSettings(Settings):
     cross_device: bool = True  # also those of other processes
     mask_positives: bool = True  # known positives of a query are none of its negatives
     gradient_cache: Count = 0  # texts at a time; 0: the whole batch at once
-    keep_vectors: bool = False  # of the frozen tower, in place of its weights at every step: worth it from two epochs
+    keep_vectors: bool = False  # of the frozen tower, computed once and not at every step: worth it from two epochs
     query_learning_rate: NotNegative = 0  # another rate for the query tower; 0: one for both, as the paper has it
     max_query_tokens: Count = 0  # 0: the row's
     max_document_tokens: Count = 0

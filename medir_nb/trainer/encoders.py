@@ -42,11 +42,11 @@ class EncoderSettings(Settings):
     max_document_tokens: Count = 0
     instruction: str | None = None  # None: that of each line, else the row's default
     lora: Lora | None = None  # small matrices are trained beside the weights; None: the weights themselves
-    adapter: str = ''  # a checkpoint that was trained from the same base with such a lora, which is trained on
+    adapter: str = ''  # a checkpoint trained from the same base with such a lora, whose matrices are trained further
     reading: dict = {}  # fields of the base's row in another value, such as {append_eos: false}
 
     def decisive(self) -> dict:
-        "The settings that decide the weights; what few trainings name is among them only there."
+        "The settings that decide the weights; those that few trainings name are among them only where named."
         return {name: value for name, value in super().decisive().items() if name not in _RARELY or value}
 
 
@@ -184,7 +184,7 @@ def training_pairs(config: EncoderSettings, instructions: bool) -> Pairs:
 
 # %% ../../nbs/05_trainer/15_encoders.ipynb #326900ff
 def _continued(config: EncoderSettings, base: EncoderSpec) -> dict:
-    "The adapter that is trained on, for the key: of the same base, and of the shape of this training's."
+    "The adapter that is trained further, for the key: of the same base, and of the shape of this training's."
     if not config.adapter:
         return {}
     record, where = record_trained_from(config.adapter, base), f'checkpoint {config.adapter}'

@@ -64,7 +64,7 @@ def tell_idle(config: Settings, processes: int):
 
 # %% ../../nbs/05_trainer/13_launch.ipynb #fb45d677
 def log_folder(work: Path) -> Path:
-    "Where the processes that train in `work` are told what to do, and what they say is kept."
+    "The folder with the orders of the processes that train in `work`, and with their messages."
     return work.parent / 'processes' / work.name
 
 
@@ -76,7 +76,7 @@ def start(parent: int, arguments: list[str]):
     "Be the launcher: start the processes as `torch.distributed.run` does, and end with `parent`."
     end_with(parent, lambda: os.kill(os.getpid(), signal.SIGTERM))
     os.environ[LAUNCHER] = str(os.getpid())
-    # the world is this machine: nobody is asked what its name stands for
+    # the world is this machine: no name service is asked for its name
     socket.gethostname = socket.getfqdn = lambda name='': 'localhost'
     from torch.distributed.run import main
 
@@ -123,7 +123,7 @@ _START = 'import sys; from medir_nb.trainer import launch; launch.{}(int(sys.arg
 
 # %% ../../nbs/05_trainer/13_launch.ipynb #ad0a37fc
 def _start_command(processes: int, folder: Path) -> list[str]:
-    "What starts so many processes: torchrun's machinery on this machine, or Ray."
+    "The command that starts so many processes: torchrun's machinery on this machine, or Ray."
     if ENGINE in os.environ:
         return [_START.format('start_on_ray'), str(os.getpid()), str(processes), str(folder)]
     one_machine = ['--standalone', '--local-addr', '127.0.0.1', '--nproc-per-node', str(processes)]

@@ -66,12 +66,12 @@ class Mined:
 
 # %% ../../nbs/05_trainer/00_mined_rows.ipynb #e63bd2e0
 def compared_text(text: str) -> str:
-    "A text without what makes no other text of it: white space, capitals, how its characters are encoded."
+    "A text as it is compared: without differences of white space, capitals and the encoding of characters."
     return ' '.join(unicodedata.normalize('NFKC', text).casefold().split())
 
 
 def answers_by_query(rows) -> dict[str, set]:
-    "What answers a query in whatever row of `{query, pos}`; white space and capitals aside."
+    "The texts that answer each query in any row of `{query, pos}`; white space and capitals aside."
     answers = {}
     for row in rows:
         answers.setdefault(compared_text(row['query']), set()).update(map(compared_text, row['pos']))
@@ -100,7 +100,7 @@ def mined_rows(step: str, before, rows: list, counts: dict) -> Mined:
     return Mined(step, rows, {'kept': len(rows), **{what: n for what, n in counts.items() if n}})
 
 # %% ../../nbs/05_trainer/00_mined_rows.ipynb #d34f6ed2
-ENCODING = {'dtype': None, 'device': None}  # what a step that encodes hands on, with the defaults
+ENCODING = {'dtype': None, 'device': None}  # options that a step that encodes hands on, with their defaults
 
 
 @dataclass(frozen=True)
@@ -214,12 +214,12 @@ def _document_rows(source: str):
 
 # %% ../../nbs/05_trainer/00_mined_rows.ipynb #9e518389
 def text_mark(text: str) -> int:
-    "A number below 2⁶⁴ that hangs on a text alone."
+    "A number below 2⁶⁴ that depends on the text alone."
     return xxhash.xxh3_64_intdigest(text.encode('utf-8', 'surrogatepass'))
 
 
 def _usable_rows(source: str, answers: set, counts: Counter):
-    "The documents that are left in, in their order; what is read, and why others are not, is counted."
+    "The documents that are kept, in their order; `met` counts those read and, by reason, those left out."
     seen = set()
     for row in _document_rows(source):
         counts['read'] += 1

@@ -141,7 +141,7 @@ def _check_window(window: tuple, where: str):
 
 
 def draw_of(seed: int, query_id, text: str) -> random.Random:
-    "The source of chance of one query."
+    "The random number generator of one query."
     return random.Random(fingerprint(seed, query_id, text))
 
 # %% ../../nbs/05_trainer/02_negative_mining.ipynb #7c39e4da

@@ -34,7 +34,7 @@ from .stage_data import StageData, TuningData, write_tuning_data
 
 # %% ../../nbs/05_trainer/24_pair.ipynb #56bac50d
 _MAR = registry('trainings')['mar']
-PRINTED = _MAR['stages']  # stage → its settings, but for the precision, which hangs on the size of a model
+PRINTED = _MAR['stages']  # stage → its settings, but for the precision, which depends on the size of a model
 
 # %% ../../nbs/05_trainer/24_pair.ipynb #c4fd1a66
 def printed_precision(*models: str) -> str:
@@ -281,7 +281,7 @@ class TowerPairSettings(StrictSettings):
     name: str  # of the checkpoint that the last stage leaves
     query: str = ''  # row, checkpoint or folder of the query tower; '': layers of the document tower (KALE)
     document: str  # of the document tower
-    query_backbone: str = ''  # what `query` was made from elsewhere: its init is done, and a row without it begins here
+    query_backbone: str = ''  # what `query` was made from: its init is done; a row without it starts from this
     stages: list[Literal['query-init', 'document-init', 'align', 'joint']] = [*STAGES_OF_PAIR]
     query_layers: Count = 0  # that are kept of the query tower; 0: all
     kept: Literal['first', 'spread'] = 'first'
@@ -347,7 +347,7 @@ LABELLED = 'align-labelled'  # Stage I on the rows of the fine-tuning
 def alignment_key(
     change: dict,  # of a row, such as ABLATIONS['w/o MSE']
 ) -> str:
-    "What decides Stage I of a row; rows with the same share its training."
+    "A hash of what decides Stage I of a row; rows with the same one share its training."
     inits = [stage for stage in change.get('stages', STAGES_OF_PAIR) if stage in STAGES_OF_PAIR[:2]]
     others = {name: value for name, value in change.items() if name not in ('stages', 'joint')}
     return fingerprint(others, inits)

@@ -217,7 +217,7 @@ def document_number(text: str) -> int:
 
 
 def document_labels(documents: list[list[str]], positives: list[set]):
-    "A row of numbers each: of its documents, then of the known positives, the last filled up by repetition."
+    "For each row the numbers of its documents, then those of its known positives, filled up by repetition."
     import torch
 
     numbers = [[document_number(text) for text in row] for row in documents]

@@ -40,7 +40,7 @@ class PairData(StrictSettings):
 
     sources: list[str] = []  # rows of pretraining.yaml, files, folders, or folders below $MEDIR_DATA
     weights: dict[str, float] = {}  # source → its weight in the mixture; empty: each pair once
-    kind: Literal['auto', 'title', 'crop'] = 'auto'  # auto: as the corpus has titles; crop: Figure 4 (a)
+    kind: Literal['auto', 'title', 'crop'] = 'auto'  # auto: title where the corpus has titles; crop: Figure 4 (a)
     portion: _Portion = 1  # of the pairs (Table 5)
     as_printed: bool = False  # of each line of Table 8 no more pairs than it prints; corpora of one line share them
     most: Count = 0  # pairs in all; 0: all there are

@@ -40,7 +40,7 @@ class Usage:
     asked: int = 0
     asked_prompt_tokens: int = 0
     asked_answer_tokens: int = 0
-    is_served: bool = False  # by somebody who may want money for it
+    is_served: bool = False  # by a service that may charge for it
 
     def add(self, generation: Generation, is_new: bool):
         "Count one answer."
@@ -87,13 +87,13 @@ class PromptBatch:
     prompt: str = ''  # a file with other wording
     n: int = 1  # answers a row
     sampling: dict | None = None  # over the method's own
-    replay: bool | None = None  # True: nobody is asked; None: as $MEDIR_REPLAY says
+    replay: bool | None = None  # True: no model is asked; None: as $MEDIR_REPLAY says
     most_repeated: float = MOST_REPEATED  # share of answers that may repeat one of another row
     first: int = 0  # number of the first answer; each number is another draw
     usage: Usage | None = None  # tokens are added up here
 
 
-# what a step that asks hands on to `PromptBatch`
+# options that a step hands on to `PromptBatch`
 ASKING = {'language': '', 'form': '', 'prompt': '', 'sampling': None, 'most_repeated': MOST_REPEATED}
 
 # %% ../../nbs/05_trainer/01_synthetic.ipynb #bcf0f017
@@ -115,7 +115,7 @@ def _requests(prompts: list[tuple[str, dict]], asking: PromptBatch, model: LLM) 
 
 # %% ../../nbs/05_trainer/01_synthetic.ipynb #88d9bfa5
 _FIRST_LOOK = 16  # rows before the first look at repeats
-_FEWEST = 8  # answers that say something
+_FEWEST = 8  # answers; with fewer, repeats are not judged
 
 
 def refuse_repeats(
@@ -174,7 +174,7 @@ def ask_about(rows: list[dict], values, asking: PromptBatch) -> list[list[tuple]
 
 # %% ../../nbs/05_trainer/01_synthetic.ipynb #2180398b
 class ParsedAnswer(NamedTuple):
-    "What a text says, or the fault because of which it says nothing; `wrapped`: something stood around it."
+    "The value that was read from a text, or the fault for which there is none; `wrapped`: other text was around it."
 
     value: object
     fault: str = ''
@@ -432,7 +432,7 @@ def write_queries(
 
 # %% ../../nbs/05_trainer/01_synthetic.ipynb #85813f71
 def write_corpus_queries(
-    corpora: dict,  # corpus → the form of its queries, whose instruction they stand under
+    corpora: dict,  # corpus → the form of its queries, which also gives their instruction
     model: str,
     n: int = 0,  # passages of each corpus; 0: all
     seed: int = 42,  # of the sample
@@ -522,7 +522,7 @@ def write_examples(
     "Examples of tasks: `{id, query, pos, neg, instruction: the task, source, drawn}` (BMRetriever, task level)."
     tasks, usage, counts, rows, seen = list(tasks), Usage(), Counter(), [], set()
     batch = PromptBatch(model, 'task-example', language, usage=usage, **asking)
-    drawn = {}  # of the number that is asked about, by task
+    drawn = {}  # task → its values for the current number
 
     def values(task: dict) -> dict:
         return {'task': task['task'], **drawn[task['id']]}

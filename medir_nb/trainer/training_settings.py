@@ -183,7 +183,7 @@ def checked_settings(settings_class: type, config, where: str, **settings):
 # %% ../../nbs/05_trainer/09_training_settings.ipynb #71b48a10
 def training_config(
     config=None,  # a mapping, a YAML file, or settings that were checked before
-    expected: str = '',  # the kind that the caller trains: taken where nobody names one; another one is an error
+    expected: str = '',  # the kind that the caller trains: taken where none is named; another one is an error
     **settings,  # put over those of `config`
 ) -> Settings:
     "The checked settings of a training."

@@ -33,7 +33,7 @@ _BLOCK = 10_000  # documents that are in memory at a time
 
 
 def _ids_of_texts(corpus: Corpus, texts: set[str]) -> dict[str, list]:
-    "Text → the ids of the documents that are it, for those of `texts`."
+    "Text → the ids of the documents that consist of it, for each of `texts`."
     ids = {}
     for start in range(0, len(corpus), _BLOCK):
         part = corpus.texts(start, start + _BLOCK)

@@ -111,7 +111,7 @@ class TrainedRetriever(TrainedStages):
 
 # %% ../../nbs/05_trainer/21_two_stages.ipynb #92057187
 def _train(config: RetrieverSettings, stage: str, folder: Path, start: str, watch) -> tuple[Trained, StageData]:
-    "A stage, which trains an encoder by contrast, with its data; stage II stands on `start` if there is one."
+    "A stage, which trains an encoder by contrast, with its data; stage II starts from `start` if there is one."
     fields = changed_fields(config.reading)
     stands_on = {'model': config.backbone, 'reading': fields}
     if stage == 'pretraining':
