@@ -52,10 +52,10 @@ def _on_a_line(match: re.Match) -> str:
     "What stands higher, with a sign of power before a number; a charge or the letter of a note stands as it is."
     before, space, raised, after = *match.group(1, 2), match[3].lstrip(), match[4]
     is_number = before.isdigit() and not after.isalpha()  # a letter makes it a mass number, as of ¹⁸F
-    stands_on = is_number if space else before not in ('', *'([{')
+    is_attached = is_number if space else before not in ('', *'([{')
     is_charge = before.isalpha() and _CHARGE.fullmatch(raised.strip())
     looks_so = _POWER.match(raised) or (is_number and raised.strip() in ('n', 'k', 'x'))
-    if is_charge or not (stands_on and looks_so):
+    if is_charge or not (is_attached and looks_so):
         return f'{before}{space}{raised}'
     signed = re.sub(rf'^({_SIGN})\s+', r'\1', raised)
     return f'{before}^{signed}{" " if after.isdigit() or after == _HIGH else ""}'

@@ -55,7 +55,7 @@ def row_fields(kind: type, row: dict) -> dict:
 # %% ../../nbs/02_encoder/05_encoder_rows.ipynb #7dc96b53
 def at_folder(spec):
     """A row's spec with the hash of its files as revision where its weights are a folder of this machine:
-    a retrained model must not meet the vectors of the one before."""
+    a retrained model must not get the vectors of the one before."""
     parts = {name: getattr(spec, name, None) for name in ('document', 'adapter')}
     for name, part in parts.items():
         if part and os.path.isdir(part.get('hub') or ''):
@@ -120,7 +120,7 @@ SERVICES_OWN = {'append_eos', 'autocast', 'max_document_tokens', 'max_query_toke
 
 
 def _check_overrides(spec: EncoderSpec, where: str, overrides: dict):
-    "Refuse changes that the backend of `spec` would not hear."
+    "Refuse changes that the backend of `spec` would ignore."
     settings = [field.name for field in fields(EncoderSpec) if field.name != 'name']
     if unknown := sorted(set(overrides) - set(settings)):
         raise MedirError(f'no setting {unknown[0]!r}', where, nearest(unknown[0], ['name', *settings]))
@@ -275,7 +275,7 @@ def representation_of(
     name: str,
     settings: dict,  # of an expression
 ) -> str:
-    "What one text becomes by an encoder (of `REPRESENTATIONS`); dense by a name that means nothing."
+    "What one text becomes by an encoder (of `REPRESENTATIONS`); dense for a name that means nothing."
     rows = registry('models')
     row = rows.get(exact_row(name, rows) or name, {})
     if settings.get('vectors'):

@@ -124,7 +124,7 @@ class Worker:
         "End the worker."
         child, self.process = self.process, None
         if child:
-            with contextlib.suppress(OSError), child:  # what was not read yet goes nowhere
+            with contextlib.suppress(OSError), child:  # what was not read yet is dropped
                 child.kill()
 
     def __del__(self):
@@ -161,7 +161,7 @@ class WorkerBackend(Backend):
             'max_tokens': spec.tower(role).max_tokens,
             **{field: getattr(spec, field) for field in _TOLD},
         }
-        # what a checkpoint's own method reads is its own affair
+        # which tensors a checkpoint's own method reads is not known
         unread = spec.unread_tensors if spec.backend == 'own' else (POOLER, *spec.unread_tensors)
         self.worker = Worker(spec.environment, settings, where, unread)
         self.device = self.worker.device

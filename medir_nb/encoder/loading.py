@@ -66,7 +66,7 @@ def refuse_too_many_layers(folder: Path, where: str):
         layers = max((n for name, n in json_mapping(file).items() if name in _LAYERS and isinstance(n, int)), default=0)
         tensors = 0
         for path in file.parent.glob('*.safetensors'):
-            # a torn one is told when it is loaded
+            # a damaged file is reported when it is loaded
             with contextlib.suppress(Exception), safe_open(path, 'np') as stored:
                 tensors += len(stored.keys())
         what = f'it says {layers:,} layers, and its weights hold {tensors:,} tensors'
@@ -151,7 +151,7 @@ def refuse_remote_code(
     kind: str = 'model',  # for the message
     fix: str = 'set remote_code: true in its registry row',
 ):
-    "Refuse a folder whose loading would run code that came with the weights, unless the row allows it, or never end."
+    "Refuse a folder whose loading would never end, or would run code that came with the weights and no row allows."
     refuse_too_many_layers(folder, f'{kind} {spec.name}')
     if spec.remote_code:
         return
@@ -186,7 +186,7 @@ def converted_gguf(spec: EncoderSpec) -> Path:
 
 # %% ../../nbs/02_encoder/06_loading.ipynb #0ca5a2df
 def quiet_libraries():
-    "Loading bars of the libraries say nothing that a reader needs."
+    "Turn off the loading bars and warnings of transformers."
     import transformers
 
     transformers.logging.set_verbosity_error()
@@ -260,7 +260,7 @@ def _check_files(folder: Path, spec: EncoderSpec, role: str):
     is_known = bool(in_files) and in_row in CONFIG_MAPPING_NAMES and not spec.remote_code
     what = f'the checkpoint is of the architecture {in_files}, its row says {spec.architecture}'
     check(not is_known or in_files == in_row, what, where, 'correct the registry row')
-    # a converted gguf file has no files of its author's left
+    # a converted gguf file comes without its author's files
     if spec.gguf_file:
         return
     body = read_json(folder / transformer_path(folder, role) / 'config.json', {})
@@ -335,13 +335,13 @@ def shortened(
     where: str,  # the model, for messages
     normalize_before: bool = False,  # True: the cut comes last
 ) -> list:
-    "The modules, of whose vectors the first numbers are kept; unit vectors are so again."
+    "The modules with a layer that keeps the first numbers of a vector, before they normalise unless told otherwise."
     from sentence_transformers.base.modules import Normalize
 
     width = vector_length(modules)
     check(dimensions <= width, f'{dimensions} of {width} numbers cannot be kept', where, f'write at most {width}')
     before = modules[:-1] if isinstance(modules[-1], Normalize) else modules
-    # a training leaves it alone: it keeps numbers, and weighs none
+    # a training must not change it: it keeps numbers, and weights none
     cut = linear_layer(width, dimensions).requires_grad_(False)
     if normalize_before:
         return [*before, Normalize(), cut]

@@ -58,7 +58,7 @@ def run_batches(
 
 # %% ../../nbs/02_encoder/08_local.ipynb #1599c8fc
 class Batches:
-    "Runs texts through a model in batches of about equal tokens; what a backend or a reranker has."
+    "Runs texts through a model in batches of about equal tokens, for a backend or a reranker."
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ def multiply_by_onednn(model, autocast: str = ''):
 
 # %% ../../nbs/02_encoder/08_local.ipynb #9d81c6fd
 def openvino_here(where: str):
-    "The package, or what to install."
+    "The package openvino, or an error that says what to install."
     with boundary('openvino is not installed', where, 'pip install "medir_nb[openvino]"', (ImportError,)):
         import openvino
     return openvino
@@ -172,7 +172,7 @@ class _Stretch(NamedTuple):
 
 
 def _read_stretches(head: str, parts: list[str], tokenizer, limit: int) -> list[_Stretch]:
-    "A document as its stretches, each behind the model's mark and the head, which no passage's vector holds."
+    "A document as its stretches, each after the first special token and the head, which enter no passage's vector."
     first, *last = tokenizer('')['input_ids']
     before, *rows = (tokenizer(text, add_special_tokens=False)['input_ids'] for text in (head, *parts))
     room, stretches_of_row = limit - 1 - len(last) - len(before), []

@@ -26,7 +26,7 @@ _recent = collections.deque(maxlen=2)  # `(what was asked for, backend)` of the 
 
 
 def free_models():
-    "Let go of models that nobody uses, and of the GPU memory they held."
+    "Free models that are no longer used, and the GPU memory they held."
     import gc
     import sys
 
@@ -43,7 +43,7 @@ def load_backend(
     device: str | None = None,
     kind: type | None = None,  # default: the class that is registered for the row
 ):
-    "A loaded backend, taken from the recent ones where it is the same; a full memory is freed of those, once."
+    "A loaded backend, taken from the recent ones where it is the same; where memory is full, those are freed, once."
     wanted = spec, role, device, getattr(spec, 'url', ''), home()
     for key, backend in _recent:
         if key == wanted:

@@ -67,9 +67,9 @@ class EncoderRow:
     document_template: str  # {text} = title + ' ' + text, or {title} and {body}
     representation: str = 'dense'  # what one text becomes: dense | sparse | multi_vector
     vectors: str = ''  # tokens: an ordinary encoder keeps the vector of each token, and is multi_vector
-    search: str = ''  # exact | plaid: how token vectors are searched; '': as their number asks for
+    search: str = ''  # exact | plaid: how token vectors are searched; '': chosen by how many there are
     stored: str = 'float32'  # float32 | float16 | int8 | binary: the form in which vectors of documents are kept
-    oversample: int = 4  # stored=binary, ann: so many times the documents asked for are compared by their numbers
+    oversample: int = 4  # stored=binary, ann: this many times the documents asked for are compared again, by numbers
     document_pair_template: str = ''  # second segment, where a document is a sentence pair
     titles: bool = True  # False: the title of a document stands at the head of its body
     query_brackets: tuple = ()  # single tokens put before and after the ids of a text (SGPT), inside the limit
@@ -95,7 +95,7 @@ class EncoderRow:
     engine: str = ''  # openvino: its compiler runs the transformer, on the processor
     chunks: str = ''  # late: passages are pooled from their encoded document
     remote_code: bool = False  # the repository's own code is run
-    unread_tensors: tuple = ()  # patterns of tensors that no vector needs: files may lack them, or hold them besides
+    unread_tensors: tuple = ()  # patterns of tensors that no vector needs: files may lack them, or hold extra ones
     hypothetical: str = 'plain'  # how a text that an LLM wrote is rendered beside a query: plain | query | document
     label: str = ''
     max_active_dims: int = 0  # of a sparse vector, the heaviest numbers that are kept; 0: all
@@ -107,7 +107,7 @@ class EncoderRow:
     size: str = ''
     architecture: str = ''
     licence: str = ''
-    languages: tuple = ()  # that it was made for, by ISO 639-1 code; none: nobody says
+    languages: tuple = ()  # that it was made for, by ISO 639-1 code; none: unknown
     tried: str = 'never exercised'
 
 # %% ../../nbs/02_encoder/03_model_row.ipynb #5df0e5d1
@@ -121,7 +121,7 @@ _RARE_FIELDS = 'vectors dimensions max_active_dims normalize_before_cut bidirect
 class EncoderSpec(EncoderRow):
     "What decides a model's vectors: a row, how its vectors are shortened and searched, and what follows from it."
 
-    shorter: str = ''  # a service's word for the length that is asked for; '': it gives one length (torch cuts any)
+    shorter: str = ''  # the request field that asks a service for a length; '': it has one length (torch cuts any)
     ann: str = ''  # ivfpq | hnsw: an approximate index picks the documents that are compared; '': all are
     probe: int = 64  # ann: lists that are read for a query, or neighbours that a walk keeps
 

@@ -23,7 +23,7 @@ from .tokens import torch_device
 
 # %% ../../nbs/02_encoder/17_multi_vector.ipynb #a0a89983
 class Ragged:
-    "Matrices one below the other in one array; a slice or an array of positions gives the same of some of them."
+    "Matrices one below the other in one array; a slice or an array of positions gives a `Ragged` of those."
 
     def __init__(
         self,

@@ -18,13 +18,13 @@ _BELOW_AVX512 = {'default', 'avx2', 'sse41', 'avx', 'avx2_vnni'}
 
 @functools.cache
 def _offered() -> frozenset:
-    "The names of the processor's vector instructions, as Linux or torch tells them."
+    "The names of the processor's vector instructions, as Linux or torch lists them."
     try:
         lines = Path('/proc/cpuinfo').read_text().splitlines()
     except OSError:
         import torch
 
-        # torch before 2.13 does not tell: nothing is known, and nothing is changed
+        # torch before 2.13 does not list them: nothing is known, and nothing is changed
         capabilities = getattr(torch.cpu, 'get_capabilities', dict)()
         return frozenset(name for name, has in capabilities.items() if has is True)
     flags = next((line for line in lines if line.lower().startswith(('flags', 'features'))), ':')
@@ -32,7 +32,7 @@ def _offered() -> frozenset:
 
 
 def instructions() -> tuple[str, ...]:
-    "The processor's vector instructions that matter here, such as avx512_bf16; empty where nobody can tell."
+    "The processor's vector instructions that matter here, such as avx512_bf16; empty where they are unknown."
     shown = sorted(name for name in _offered() if name in _SHOWN or name.endswith(('bf16', '_fp16')))
     switches = (os.environ.get(name, '').lower() for name in ('ATEN_CPU_CAPABILITY', 'ONEDNN_MAX_CPU_ISA'))
     if any(value in _BELOW_AVX512 for value in switches):
@@ -40,7 +40,7 @@ def instructions() -> tuple[str, ...]:
     return tuple(shown)
 
 # %% ../../nbs/02_encoder/00_processor.ipynb #db594a72
-_INSTRUCTION = {'bfloat16': ('bf16',), 'float16': ('fp16', 'fphp')}  # how the names of those that compute in it end
+_INSTRUCTION = {'bfloat16': ('bf16',), 'float16': ('fp16', 'fphp')}  # how the names of its instructions end
 
 
 def on_gpu(device: str | None = None) -> bool:
@@ -52,7 +52,7 @@ def on_gpu(device: str | None = None) -> bool:
 
 
 def working_dtype(
-    dtype: str,  # that the weights are stored in, or that a row asks for
+    dtype: str,  # the precision that the weights are stored in, or that a row asks for
     device: str | None = None,  # default: the GPU, else the CPU
 ) -> str:
     "The precision in which weights are computed: float32 on a processor without instructions for a lower one."

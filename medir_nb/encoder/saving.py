@@ -71,7 +71,7 @@ def has_two_towers(spec: EncoderSpec) -> bool:
 
 
 def carried_spec(spec: EncoderSpec) -> EncoderSpec:
-    "The row of what is carried: the tokenizer itself ends and brackets texts, and cuts vectors are cut."
+    "The row of the saved folder, whose tokenizer itself adds end tokens and brackets."
     document = spec.document and {**spec.document, 'append_eos': False}
     return replace(spec, query_brackets=(), document_brackets=(), append_eos=False, document=document)
 
@@ -84,7 +84,7 @@ def tower_model(
     model = load_sentence_transformer(spec, role, 'cpu')
     tokenizer = surrounded(model.tokenizer, *reading_tokens(spec.tower(role), model.tokenizer))
     if tokenizer.pad_token is None:
-        # decoders bring none; what stands there is masked
+        # decoders have none; padding is masked in any case
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
     body = model[0]
     # sentence-transformers would put every text into a turn of a chat

@@ -101,7 +101,7 @@ class ServiceBackend(Backend):
         cls(spec, 'query')
 
     def encode(self, texts: list[str], prompt: str = '') -> Encoded:
-        "Vectors of `texts`; token counts are not told by text."
+        "Vectors of `texts`; the token counts of single texts are unknown."
         import httpx
 
         batches = request_batches(texts, [i for i, text in enumerate(texts) if text.strip()])
@@ -127,7 +127,7 @@ class ServiceBackend(Backend):
 
 # %% ../../nbs/02_encoder/09_services.ipynb #2b995d63
 def object_name(model) -> str:
-    "What a reader's own model object is called: its name (mteb's or an `Encoder`'s stands apart), else its class."
+    "What a reader's own model object is called: its name (for mteb or an `Encoder`, one level down), else its class."
     about = getattr(model, 'mteb_model_meta', None) or getattr(model, 'spec', None) or model
     return str(getattr(about, 'name', None) or type(model).__name__)
 

@@ -32,7 +32,7 @@ class ShardStore:
         with boundary('this address cannot be opened', place, 'give a folder, or an address such as s3://A/B'):
             self.files, self.path = fsspec.core.url_to_fs(str(place))
         self.is_here = 'file' in self.files.protocol
-        self.place = self.path if self.is_here else str(place)  # for workers, who stand in other folders
+        self.place = self.path if self.is_here else str(place)  # for workers, which run in other folders
         self.local = Path(self.path) if self.is_here else home() / 'shards' / slug(self.place)
 
     @cached_property
@@ -71,7 +71,7 @@ class ShardStore:
         return self.local / name
 
     def done(self, number: int) -> dict:
-        "What a finished shard says of itself; empty for another one."
+        "The record of a finished shard; empty for one that is not finished."
         return self.read(f'{number:06d}/done.json')
 
     def blocks(self, number: int) -> list[Path]:
@@ -88,7 +88,7 @@ def _sizes(slices: list[Slice]) -> dict[str, int]:
 
 
 def _check_plan(plan: dict, wanted: dict, place: str):
-    "Refuse a store of something else."
+    "Refuse a store of another corpus, another contract or other sizes."
     for name, what in (('source', 'corpus'), ('key', 'contract of an encoder'), ('size', 'size of shards')):
         shown = [str(value)[:12] if name == 'key' else value for value in (plan.get(name), wanted[name])]
         line = f'the store has another {what}: {shown[0]}, not {shown[1]}'

@@ -12,12 +12,12 @@ from .store import LAYOUTS, Layout, array_vectors
 
 # %% ../../nbs/02_encoder/14_small_vectors.ipynb #015a8fda
 class Codes:
-    "Vectors in a form of fewer bytes; a slice or an array of positions gives the same of some of them."
+    "Vectors in a form of fewer bytes; a slice or an array of positions gives `Codes` of those rows."
 
     def __init__(
         self,
         codes: np.ndarray,  # a row a vector
-        beside: np.ndarray,  # what they are read by
+        beside: np.ndarray,  # what turns them back into numbers
         width: int,  # numbers of a vector
     ):
         self.codes, self.beside, self.shape = codes, beside, (len(codes), width)

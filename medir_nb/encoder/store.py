@@ -27,18 +27,18 @@ from .model import Encoder
 
 # %% ../../nbs/02_encoder/13_store.ipynb #430f34a6
 class Layout:
-    "Vectors of one length each, as the arrays of a block; a subclass says it of vectors of another form."
+    "How vectors of one length are kept as the arrays of a block; subclasses keep vectors of other forms."
 
     types = {'vectors': 'F32'}  # array of a block → its type, as safetensors writes it
     in_blocks = False  # an index keeps blocks of it, and not one file
-    oversample = 0  # so many times the documents asked for are compared by more than their bits
+    oversample = 0  # this many times the documents asked for are compared by more than their bits
 
     def arrays(self, vectors) -> dict:
         "The arrays that hold `vectors`, a row a text."
         return {'vectors': np.ascontiguousarray(vectors, np.float32)}
 
     def rows(self, arrays: dict):
-        "From arrays, mapped or not, what has a shape (texts, dim) and gives a slice or an array of its rows."
+        "The vectors in arrays, mapped or not: with a shape (texts, dim), and indexed by a slice or an array of rows."
         return arrays['vectors']
 
     def stacked(self, parts: list, dim: int):
@@ -56,19 +56,19 @@ class Layout:
         return self
 
     def is_finite(self, vectors) -> np.ndarray:
-        "Whether a vector holds numbers alone, for each text."
+        "Whether the vector of each text is free of NaN and infinity."
         return np.isfinite(vectors).all(1)
 
     def product(self, vectors, vector) -> np.ndarray:
-        "The dot product of each row with one, taken by its number from rows of the same form."
+        "The dot product of each row with one `vector`, a row of the same form."
         return vectors @ vector
 
     def paired(self, left, right) -> np.ndarray:
-        "The dot product of each row with that in its place."
+        "The dot product of each row of `left` with the same row of `right`."
         return (left * right).sum(1)
 
     def to_numbers(self, vectors) -> np.ndarray:
-        "A row of numbers a text, zeros among them; `from_numbers` is the way back."
+        "A row of numbers a text, zeros included; `from_numbers` is the way back."
         return vectors
 
     def from_numbers(self, vectors: np.ndarray):
@@ -269,7 +269,7 @@ _NUMBERED = re.compile(r'block-(\d{1,9})\.')
 
 # %% ../../nbs/02_encoder/13_store.ipynb #fe0cd207
 class Blocks:
-    "The vectors of one contract in a folder, found by text and added to; a torn block is said and set aside."
+    "The vectors of one contract in a folder, found by text and added to; a torn block is reported and set aside."
 
     lost = 'its texts are encoded'  # again, where a block is set aside
 
@@ -351,12 +351,12 @@ class VectorStore(Blocks):
             self.floats.small += plain.small
 
     def has(self, keys: np.ndarray) -> np.ndarray:
-        "Whether each of the `keys` need not be encoded."
+        "Whether each of the `keys` has a vector, in the stored form or as floats."
         is_stored = self.find(keys) >= 0
         return is_stored if self.floats is None else is_stored | (self.floats.find(keys) >= 0)
 
     def settle(self, keys: np.ndarray):
-        "Store the vectors of `keys` in their own form, and let go of floats that waited for it."
+        "Store the vectors of `keys` in their own form, and remove the floats that were kept until then."
         if self.floats is None or (self.find(keys) >= 0).all():
             return
         rows = self.floats.find(keys)

@@ -43,9 +43,9 @@ class Tokens:
         tower = spec.tower(role)
         self.spec, self.tokenizer, self.limit, self.ends = spec, tokenizer, tower.max_tokens, tower.append_eos
         self.brackets = [tokenizer(bracket, add_special_tokens=False)['input_ids'][0] for bracket in tower.brackets]
-        self.marked = tower.pooling != 'static'  # a table of weights has none for the tokenizer's own marks
+        self.marked = tower.pooling != 'static'  # a table of weights has none for special tokens
         self.pair = role == 'document' and bool(spec.document_pair_template)
-        # whether the tokenizer leaves room for the end token to be appended
+        # 1 where the end token is appended here, and not by the tokenizer
         self.added = int(self.ends and tokenizer('')['input_ids'][-1:] != [tokenizer.eos_token_id])
 
     def __call__(self, texts: list[str]) -> tuple[list[list[int]], list | None, np.ndarray]:

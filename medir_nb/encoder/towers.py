@@ -59,7 +59,7 @@ def keep_layers(
     for place, layer in enumerate(left):
         for module in layer.modules():
             if hasattr(module, 'layer_idx'):
-                module.layer_idx = place  # by which decoders look up what they keep of a text
+                module.layer_idx = place  # by which decoders look up their cache
     setattr(parent, name, left)
     if getattr(config, 'layer_types', None):
         config.layer_types = [config.layer_types[number] for number in numbers]
@@ -71,7 +71,7 @@ CUTS = ('truncate-normalise', 'normalise-truncate')  # the paper's text; its rel
 
 # %% ../../nbs/02_encoder/19_towers.ipynb #b33e2e26
 def is_cut(module) -> bool:
-    "Whether a module keeps the first numbers of a vector and weighs none."
+    "Whether a module keeps the first numbers of a vector and weights none."
     import torch
 
     weight = getattr(getattr(module, 'linear', None), 'weight', None)
@@ -84,7 +84,7 @@ def of_length(
     length: int,  # of its vectors from now on: longer ones are cut, shorter ones projected
     cut: str = 'truncate-normalise',  # or normalise-truncate, as the released code does
 ) -> list:
-    "The modules, whose vectors have another length; unit vectors in the first order of cutting."
+    "The modules with vectors of that length; in the paper's order of cutting they are unit vectors."
     from sentence_transformers.base.modules import Normalize
 
     check(cut in CUTS, f'unknown order {cut!r}', 'cut', nearest(cut, CUTS))
@@ -179,7 +179,7 @@ def joined_towers(
 def pair_similarity(
     model,  # of `joined_towers`
 ) -> str:
-    "cos, or dot where documents are cut after they were normalised and stay as long as they are."
+    "cos, or dot where documents are cut after they were normalised and are not normalised again."
     return 'dot' if is_cut(modules_of_role(model, 'document')[-1]) else 'cos'
 
 # %% ../../nbs/02_encoder/19_towers.ipynb #d2265f04

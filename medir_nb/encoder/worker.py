@@ -80,8 +80,8 @@ def head_modules(model):
 # %% ../../nbs/02_encoder/01_worker.ipynb #06be8150
 def tensor_faults(
     model,
-    info,  # what transformers says of its loading, with `output_loading_info`
-    new_head=False,  # whether the model gets a head that its files need not know
+    info,  # transformers' report of its loading, with `output_loading_info`
+    new_head=False,  # whether the model gets a head that its files need not hold
 ):
     "The tensors that the files of a model lack, hold besides, or hold in another shape, by kind."
     unexpected = set(info['unexpected_keys']) - {name for name, _ in model.named_buffers()}
@@ -132,7 +132,7 @@ class Texts:
         return ids or filler[:1], cut
 
     def prompt_tokens(self, prompt):
-        "Tokens of the prompt, the end token that a tokenizer appends not counted."
+        "Tokens of the prompt, without the end token that a tokenizer appends."
         ids = self.tokenizer(prompt)['input_ids'] if prompt else []
         return len(ids) - (ids[-1:] in ([self.tokenizer.eos_token_id], [self.tokenizer.sep_token_id]))
 
@@ -183,7 +183,7 @@ class Model:
 
 # %% ../../nbs/02_encoder/01_worker.ipynb #ca7c71e6
 def first_stop(text, stops):
-    "Where the first of `stops` ends in `text`; None where none stands there."
+    "Where the first of `stops` ends in `text`; None where it has none of them."
     return min((text.index(stop) + len(stop) for stop in stops if stop in text), default=None)
 
 # %% ../../nbs/02_encoder/01_worker.ipynb #9c641263
@@ -202,7 +202,7 @@ class BatchRow:
         seen,  # tokens of the prompt and of what was written
         written,  # tokens
     ):
-        "Turn the logits of a step, in place, so that the largest is that of the token which is drawn."
+        "Change the logits of a step, in place, so that the token to be written has the largest."
         import torch
 
         sampling = self.sampling
@@ -236,7 +236,7 @@ class BatchRow:
         return text, 'stop' if whole else 'length', kept
 
     def is_done(self, tokenizer, tokens):
-        "Whether the text is at its limit or behind what it stops at."
+        "Whether the text is at its limit or has met a stop string."
         if len(tokens) >= self.sampling.max_tokens:
             return True
         return bool(self.stop) and first_stop(tokenizer.decode(tokens[-32:]), self.stop) is not None
@@ -250,7 +250,7 @@ class Steps:
         self.width, self.filler = max(len(row.prompt) for row in rows), min(ends, default=pad)
 
     def __call__(self, ids, logits):
-        "The logits of a step, turned so that the largest of each row is what it writes next."
+        "The logits of a step, changed so that the largest of each row is that of the token it writes next."
         import torch
 
         turned = logits.float().clone()
@@ -315,8 +315,8 @@ def longest_fit(
     return low
 
 # %% ../../nbs/02_encoder/01_worker.ipynb #6fa0fc46
-# what begins and ends turns in the chat forms of Llama, Qwen, Mistral, Gemma, DeepSeek and others; not the marks
-# between which Search-o1 asks
+# marks that begin and end turns in the chat templates of Llama, Qwen, Mistral, Gemma, DeepSeek and others; not those
+# between which Search-o1 writes a search
 _MARK = re.compile(
     r'<(?!\|(?:begin|end)_search)(?:[|｜][^][<>|｜\s]{1,40}[|｜]?|[^][<>|｜\s]{1,40}[|｜])>|</?s>|<(?:b|e)os>'
     r'|<(?:start|end)_of_turn>|<</?SYS>>|\[/?(?:INST|[A-Z]+_[A-Z]+|gMASK)\]'
@@ -329,7 +329,7 @@ def without_chat_marks(text):
 
 # %% ../../nbs/02_encoder/01_worker.ipynb #862da265
 def without_control_tokens(tokenizer, text):
-    "A text in which nothing is a control token of the tokenizer, or a mark of a chat."
+    "A text in which each control token of the tokenizer, and each mark of a chat, is broken by a space."
     text = without_chat_marks(text)
     for token in tokenizer.added_tokens_decoder.values():
         if token.special and token.content in text:

@@ -25,7 +25,7 @@ from .comparison import compare
 from .score_frames import signed, with_interval
 from .scores import parse_measure, score_run, Scores
 from .statistics import interval
-from .subgroup_scores import pulls
+from .subgroup_scores import contributions
 
 # %% ../../nbs/06_evaluator/12_copies.ipynb #5c8751db
 def same_texts(corpus) -> dict[str, str]:
@@ -143,7 +143,7 @@ def _without(score: Scores, measure: str, left_out: list[str], what: str) -> dic
     if kept.all() or not kept.any():
         return None
     unit, rest = score.groups(values.index), values.to_numpy(float)[kept]
-    change = pulls(values.to_numpy(float), kept) * (1 - kept.mean())
+    change = contributions(values.to_numpy(float), kept) * (1 - kept.mean())
     own = interval(rest, pd.factorize(unit[kept])[0])
     shift = change.mean(), *interval(change, unit)
     return _line(score, f'without {what}', measure, len(rest), (rest.mean(), *own), shift)

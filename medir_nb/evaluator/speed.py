@@ -80,7 +80,7 @@ def threads_here() -> int:
 
 def _clocked(trial: Trial, singly: list, repeats: int) -> dict:
     "The figures of a retriever that is ready."
-    seconds = float(np.median(seconds_of([trial.take_up], repeats)))
+    seconds = float(np.median(seconds_of([trial.ingest], repeats)))
     encode = trial.encode or (lambda query: query)
     waited = latency_ms(lambda query: trial.search(encode(query)), singly)
     alone = latency_ms(trial.search, [encode(query) for query in singly]) if trial.encode else waited

@@ -148,7 +148,7 @@ def memberships(
     return pd.DataFrame(is_in, index=query_ids, columns=groups, dtype=bool)
 
 # %% ../../nbs/06_evaluator/01_subgroup_scores.ipynb #93f86b09
-def pulls(
+def contributions(
     values: np.ndarray,  # a score a query
     inside: np.ndarray,  # whether a query is in the group
 ) -> np.ndarray:
@@ -158,13 +158,13 @@ def pulls(
 
 
 def flip_p(
-    pulls: np.ndarray,  # a row an independent unit, a column a group
+    contributions: np.ndarray,  # a row an independent unit, a column a group
 ) -> np.ndarray:
     "Two-sided p of each column's sum under random signs of its rows."
-    n, rng, as_far = 9999, np.random.default_rng(0), np.zeros(pulls.shape[1])
+    n, rng, as_far = 9999, np.random.default_rng(0), np.zeros(contributions.shape[1])
     for start in range(0, n, _FLIPS):
-        signs = 1 - 2 * rng.integers(0, 2, (min(_FLIPS, n - start), len(pulls)), dtype=np.int8)
-        as_far += (np.abs(signs @ pulls) >= np.abs(pulls.sum(0)) * (1 - 1e-9)).sum(0)
+        signs = 1 - 2 * rng.integers(0, 2, (min(_FLIPS, n - start), len(contributions)), dtype=np.int8)
+        as_far += (np.abs(signs @ contributions) >= np.abs(contributions.sum(0)) * (1 - 1e-9)).sum(0)
     return (as_far + 1) / (n + 1)
 
 
@@ -177,7 +177,7 @@ def beside_rest(
     unit: np.ndarray,  # number of the independent one that a query belongs to
 ) -> pd.DataFrame:
     "Each group's mean minus that of the rest, p, and the smallest difference that it shows beside the other tests."
-    each, rows = np.column_stack([pulls(values, of_group) for of_group in inside.T]), []
+    each, rows = np.column_stack([contributions(values, of_group) for of_group in inside.T]), []
     by_unit = np.zeros((unit.max() + 1, each.shape[1]))
     np.add.at(by_unit, unit, each)
     for pull, of_group in zip(each.T, inside.T, strict=True):

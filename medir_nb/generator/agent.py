@@ -96,7 +96,7 @@ def _finish(dialogue: Dialogue, because: str, text: str, generation: Generation)
 
 # %% ../../nbs/03_generator/09_agent.ipynb #41ae477f
 def record_turn(dialogue: Dialogue, generation: Generation) -> Turn | None:
-    "Take in what the model wrote on its request; the turn is handed back where the model goes on."
+    "Take in what the model wrote on its request; the turn is returned where the model goes on."
     request = dialogue.request
     if generation.cut:
         start, stop = request.cut or (0, len(request.text))

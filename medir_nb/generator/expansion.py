@@ -35,7 +35,7 @@ def extract_answer(
         return (inside[1].strip(), True) if inside else (text.strip(), False)
     if after := mark.get('after'):
         _, is_there, answer = text.partition(after)
-        # `**Final Response:**` leaves its own signs behind, and only these go
+        # the signs that follow in `**Final Response:**` are removed, and no others
         if after[-1].isalnum():
             answer = re.sub('^[:*#]+', '', answer)
         return (answer if is_there else text).strip(), bool(is_there)
@@ -43,7 +43,7 @@ def extract_answer(
 
 # %% ../../nbs/03_generator/08_expansion.ipynb #64e12c90
 def _repeats(answer: str, prompt: str, query: str) -> bool:
-    "Whether an answer is its prompt again, in whole or for a good part; all three squeezed."
+    "Whether an answer is its prompt again, in whole or for a good part; all three without extra white space."
     if not answer:
         return False
     half_of_the_prompt = prompt[: max(24, len(prompt) // 2)]
@@ -137,7 +137,7 @@ def requests_of(
 # %% ../../nbs/03_generator/08_expansion.ipynb #4ec02fce
 @dataclass
 class Expanded:
-    "Usable texts per query, the rule that joins them, and what was met."
+    "Usable texts per query, the rule that joins them, and the faults that were met."
 
     texts: list  # per query; an empty list where there is none, an empty text where nothing follows an answer's mark
     settings: dict  # of `expansion_settings`
@@ -233,7 +233,7 @@ def fuse_sparse(
     between: str = ' ',  # two copies
     before: str = ' ',  # the texts, after the last copy
 ) -> str:
-    "What a sparse retriever is asked."
+    "The text with which a sparse retriever searches."
     if not texts:
         return query
     joined = ' '.join(texts)

@@ -58,10 +58,10 @@ class LLMSpec:
     published_as: tuple = ()  # its names in the papers' files
     continues: bool = True  # whether its backend goes on writing a text that was begun
     package: str = ''  # the package that ships its weights
-    gguf_file: str = ''  # where a package ships the weights so
+    gguf_file: str = ''  # of the package, where it ships the weights as GGUF
     dtype: str = 'bfloat16'
     remote_code: bool = False
-    unread_tensors: tuple = ()  # patterns of tensors that no text needs: files may lack them, or hold them besides
+    unread_tensors: tuple = ()  # patterns of tensors that no text needs: files may lack them, or hold extra ones
     environment: str = ''  # of registry/environments.yaml: a worker process writes there
     label: str = ''  # its name in tables
     licence: str = ''

@@ -57,7 +57,7 @@ def truncate_prompt(
 
 # %% ../../nbs/03_generator/02_local_llm.ipynb #70e6ed24
 def _as_chat(tokenizer, spec: LLMSpec, messages: list[dict], options: dict) -> str:
-    "Messages as the chat template writes them; where it takes no system turn, that stands before the user's."
+    "Messages as the chat template writes them; where it takes no system turn, its text is put before the user's."
     import jinja2
 
     def written(turns):
@@ -88,7 +88,7 @@ def rendered_prompt(tokenizer, spec: LLMSpec, request: Request) -> list[int]:
 
 # %% ../../nbs/03_generator/02_local_llm.ipynb #52b3f267
 def _why_no_weights(spec: LLMSpec) -> tuple[str, str] | None:
-    "Why nobody can load these weights, and what to do; None where they lie at the Hub."
+    "Why these weights cannot be loaded, and what to do; None where they lie at the Hub."
     published = f'name {spec.name}@authors for published generations'
     if trained_by := registry('llms').get(spec.name, {}).get('trained_by'):
         what = 'its weights were never released, and none were trained here'
@@ -119,7 +119,7 @@ def weights_folder(spec: LLMSpec) -> Path:
 
 # %% ../../nbs/03_generator/02_local_llm.ipynb #d081ce3a
 def refuse_weight_code(folder: str | Path, spec: LLMSpec):
-    "Refuse weights that bring code, as encoders do."
+    "Refuse weights that bring code, as for encoders."
     fix = 'serve the model and set $MEDIR_LLM_BACKEND=openai and $MEDIR_LLM_URL'
     refuse_remote_code(Path(folder), spec, 'llm', fix)
 
@@ -233,7 +233,7 @@ _LENGTH_STEP = 1024  # tokens by which the length of vLLM's engine grows
 
 # %% ../../nbs/03_generator/02_local_llm.ipynb #a8901344
 class _Engine:
-    "vLLM's engine, as long as is asked of it."
+    "vLLM's engine, with room for the longest request so far."
 
     def __init__(
         self,
@@ -277,7 +277,7 @@ def _vllm_generation(answer, ids: list[int], request: Request, left_out: int) ->
 
 # %% ../../nbs/03_generator/02_local_llm.ipynb #29d3f81f
 class VLLMBackend:
-    "vLLM in this process; `options` go to `vllm.LLM`. Its length follows what is asked."
+    "vLLM in this process; `options` go to `vllm.LLM`. The length of its engine follows the requests."
 
     def __init__(
         self,

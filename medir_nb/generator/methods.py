@@ -78,7 +78,7 @@ class ExpansionSettings(pydantic.BaseModel):
     place: _kind(Literal['assistant', 'user'], 'assistant, user') = ''  # where results are shown
     temperature: _FromZero = None  # 0: the likeliest token; of the sampling, as all that follow
     top_p: _kind(_NUMBER, 'a number up to 1', gt=0, le=1) = None  # the fewest tokens with this share are drawn from
-    top_k: _Whole = None  # so many tokens are drawn from; 0: all
+    top_k: _Whole = None  # this many of the likeliest tokens are drawn from; 0: all
     repetition_penalty: _Positive = None  # 1: none
     presence_penalty: _kind(_NUMBER, 'a number') = None  # 0: none
     max_tokens: _Whole = None  # of a text
@@ -146,7 +146,7 @@ def expansion_settings(
     as_r1 = given.get('r1_mode') is True and 'r1_mode' in row
     defaults['fusion'] = (method_row(row['r1_mode']) if as_r1 else row).get(kind, '')
     if 'r1_mode' in defaults:
-        defaults['r1_mode'] = False  # the row's word of that name is the method it is fused as
+        defaults['r1_mode'] = False  # in a row, r1_mode names the method whose rule is taken
     chosen = {**defaults, **given}
     if chosen.get('weight') is not None:
         misfit = f'weight={chosen["weight"]} does not fit +{method} with fusion={chosen["fusion"]}'

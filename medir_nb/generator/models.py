@@ -98,7 +98,7 @@ _LOADED = weakref.WeakSet()  # language models that hold memory now
 
 
 def release_models():
-    "Take the memory of encoders and language models back; each loads again when it is next needed."
+    "Free the memory of encoders and language models; each loads again when it is next needed."
     for model in list(_LOADED):
         model.close()
     free_models()
@@ -140,7 +140,7 @@ class _LoadedOnNeed:
         self.cassettes = Cassettes(self.spec.cassette or self.spec.name)
 
     def pin(self) -> LLMSpec:
-        "The spec at a commit: the Hub's newest where the row names none; a server's weights are its own affair."
+        "The spec at a commit: the Hub's newest where the row names none; of a server it is not known."
         if self.backend_name != 'openai' and not self.spec.folder:
             self.spec = pinned(self.spec)
         return self.spec
@@ -156,7 +156,7 @@ class _LoadedOnNeed:
         return self._backend
 
     def close(self):
-        "Give the model's memory back; the next generation loads it again."
+        "Free the model's memory; the next generation loads it again."
         _LOADED.discard(self)
         if hasattr(self._backend, 'close'):
             self._backend.close()
@@ -192,7 +192,7 @@ def _name_of(model: 'LLM', missing: dict) -> str:
 
 # %% ../../nbs/03_generator/05_models.ipynb #44f4db48
 def _gigabytes(spec: LLMSpec):
-    "What the weights weigh by the name of the model; None where it says no size."
+    "The size of the weights by the name of the model; None where it has no size in it."
     words = spec.hub.replace('-', ' ').replace('_', ' ')
     size = re.search(r'(?<![\w.])([\d.]+[bB])(?![a-zA-Z])', words)
     return gigabytes_of(size[1].upper(), spec.dtype) if size else None
@@ -211,7 +211,7 @@ class LLM(_LoadedOnNeed):
     def generate(
         self,
         requests: list[Request],
-        replay: bool | None = None,  # True: ask nobody; None: as $MEDIR_REPLAY says
+        replay: bool | None = None,  # True: ask no model; None: as $MEDIR_REPLAY says
     ) -> list[Generation]:
         "A generation for each request, from the cassette where it is there, else from the model."
         missing = {r.key(self.spec): r for r in self.missing(requests)}

@@ -29,7 +29,7 @@ class _ChatHandler(http.server.BaseHTTPRequestHandler):
 
 # %% ../../nbs/03_generator/03_toy_llm.ipynb #365d0ef3
 class ToyServer(http.server.ThreadingHTTPServer):
-    "A server of OpenAI's chat protocol on this machine; `asked` counts what it was asked."
+    "A server of OpenAI's chat protocol on this machine; `asked` counts the requests."
 
     def __init__(
         self,

@@ -176,8 +176,8 @@ def build_benchmark(
     check(len(pool), 'no retriever found anything', task.name, 'take other retrievers')
     votes = collect_votes(judges, task, pool.pairs)
     record = {'source': task.name, 'retrievers': pool.retrievers, 'size': size, 'rule': rule}
-    stands_on = set().union(*map(judge_models, judges))
-    record |= {'judges': [judge.name for judge in judges], 'judge models': sorted(stands_on)}
+    weights = set().union(*map(judge_models, judges))
+    record |= {'judges': [judge.name for judge in judges], 'judge models': sorted(weights)}
     record |= {'cut': cut, 'unread': unread}
     return Benchmark(task, pool, votes, consensus(votes, cut, unread), record)
 

@@ -169,7 +169,7 @@ def row_label(expression, task: Task) -> str:
 
 # %% ../../nbs/04_retrieval/15_chain.ipynb #d932bf3e
 @functools.cache
-def _tell_strangers(expression: str, language: str):
+def _note_unfit(expression: str, language: str):
     "Say once a process which retrievers of a system were not made for a language, and what was."
     named = {part.name: retriever_of(part) for part in parts(expression) if isinstance(part, System)}
     strangers = [name for name, retriever in named.items() if not retriever.knows(language)]
@@ -182,10 +182,10 @@ def _tell_strangers(expression: str, language: str):
     note(f'{what}; of what comes in packages, made for it: {" and ".join(known) or "nothing"}')
 
 
-def tell_strangers(expression, task: Task):
+def note_unfit_models(expression, task: Task):
     "The same for a task's language; nothing for a reader's own model object."
     if isinstance(parse(expression), (System, Fusion)):
-        _tell_strangers(str(parse(expression)), task.language)
+        _note_unfit(str(parse(expression)), task.language)
 
 # %% ../../nbs/04_retrieval/15_chain.ipynb #d094b259
 @follows_home
@@ -215,7 +215,7 @@ def search(
     check(task.kind != 'pairs', 'a sentence-pair task has no corpus to search', where=task.name, fix='use score_pairs')
     if dtype:
         parse_dtype(dtype)
-    tell_strangers(expression, task)
+    note_unfit_models(expression, task)
     allowed = allowed_documents(task.corpus, filters) if filters else None
     job = Job(task.searched(), dtype, device, keep_self, expanded, allowed)
     run, counts = found_documents(chain, job, k)
@@ -377,7 +377,7 @@ def score_pairs(
     system, start = parse(expression), time.perf_counter()
     if dtype:
         parse_dtype(dtype)
-    tell_strangers(system, task)
+    note_unfit_models(system, task)
     encoder = None if isinstance(system, Fusion) else retriever_of(system).encoder(Job(task, dtype, device))
     if encoder is None or encoder.spec.representation == 'multi_vector':
         raise NothingToMeasure(f'{system} gives no sentence similarity', task.name, 'name an encoder')

@@ -467,7 +467,7 @@ class DenseRetriever(_KeptRanking):
         instructions = {role: encoder.instruction(job.task, role) for role in ROLES}
         texts = encoder.render(job.task.corpus.rows(0, documents), 'document', instructions['document'])
 
-        def take_up():
+        def ingest():
             return encoder.encode(texts, 'document', instructions['document'])
 
         def encode(query: Queries):
@@ -475,13 +475,13 @@ class DenseRetriever(_KeptRanking):
                 encoder.render(query.rows(), 'query', instructions['query']), 'query', instructions['query']
             ).vectors
 
-        encoded, ids = take_up(), np.arange(searched).astype(str)
+        encoded, ids = ingest(), np.arange(searched).astype(str)
         vectors = self._stand_ins(encoder, encoded, searched, np.random.default_rng(seed))
 
         def search(vector) -> pd.DataFrame:
             return self.documents.nearest(vector, vectors, ['q'], ids, LISTED, encoder.spec.similarity, job.device)
 
-        yield Trial(len(texts), searched, take_up, search, encode, _conditions(encoder, encoded))
+        yield Trial(len(texts), searched, ingest, search, encode, _conditions(encoder, encoded))
 
     def _stand_ins(self, encoder: Encoder, encoded, searched: int, random) -> Vectors:
         "What stands for the vectors of `searched` documents."

@@ -62,9 +62,9 @@ LISTED = 100  # documents of a query's list that is timed
 class Trial:
     "A retriever that stands ready to be timed."
 
-    documents: int  # that `take_up` takes up
+    documents: int  # that `ingest` takes up
     searched: int  # documents among which a query searches
-    take_up: Callable[[], Any]
+    ingest: Callable[[], Any]
     search: Callable[[Any], pd.DataFrame]  # what `encode` made of a query → a list
     encode: Callable[[Any], Any] | None = None  # a single query as it is searched for; None: itself
     conditions: dict = field(default_factory=dict)
@@ -163,13 +163,13 @@ class Retriever(_RetrieverBase):
         task = replace(job.task, corpus=corpus)
         with tempfile.TemporaryDirectory() as scratch:
 
-            def take_up():
+            def ingest():
                 with at_home(tempfile.mkdtemp(dir=scratch)):
                     return self.prepare(replace(job, task=task))
 
-            taken_up = take_up()
+            ingested = ingest()
             sizes = {'documents': len(corpus), 'searched': len(corpus), 'conditions': {'device': 'cpu'}}
-            yield Trial(take_up=take_up, search=lambda query: taken_up.search(query, LISTED), **sizes)
+            yield Trial(ingest=ingest, search=lambda query: ingested.search(query, LISTED), **sizes)
 
     def disk_bytes(self, job: Job) -> int:
         "Bytes on disk of what it keeps of the documents, and of its weights."

@@ -362,7 +362,7 @@ def _build(config: AlignmentSettings, rows: TowerRows, pairs, arguments: dict):
         side = batches.document
         batches.document = CachedEmbeddings(encoder, side.instruction, side.tokens.tokenizer, texts)
     trainer = pair_trainer(model, arguments, pairs, objective(config, model, mirrored), batches)
-    trainer.adapters, trainer.spec, trainer.tells = adapters, spec, (panel.read,)
+    trainer.adapters, trainer.spec, trainer.reporters = adapters, spec, (panel.read,)
     return trainer
 
 # %% ../../nbs/05_trainer/23_alignment.ipynb #b69bbea9

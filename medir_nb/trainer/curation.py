@@ -68,7 +68,7 @@ class GrowingIndex:
         self.t, self.n, self.blocks = limits.t, limits.n, []
 
     def let_in(self, candidates: np.ndarray, seeds: int = 0) -> np.ndarray:
-        "Which candidates enter, as if one came after the other; the first `seeds` do unasked."
+        "Which candidates enter, as if one came after the other; the first `seeds` do without comparison."
         near = near_pairs(candidates, candidates, self.t)
         in_index = np.zeros(len(candidates), int)
         for block in self.blocks:
@@ -125,7 +125,7 @@ def _content(vectors: Vectors) -> str:
 def diverse_vectors(
     vectors,  # an array or `Vectors`, a candidate each
     limits: Limits | str = 'document',  # or a set of `TABLE_10`
-    seeds: int = 5000,  # of the order's first, which enter unasked
+    seeds: int = 5000,  # of the order's first, which enter without comparison
     order: str = 'random',  # random | given; unknown in the paper
     seed: int = 42,  # of a random order
 ) -> np.ndarray:
@@ -137,7 +137,7 @@ def diverse_vectors(
     check(seeds >= 0, f'seeds is {seeds}', 'diversity', 'write a number from 0')
     check(order in ('random', 'given'), f'unknown order {order!r}', 'diversity', 'write random or given')
     if seeds >= len(vectors):
-        note(f'diversity: with {seeds:,} seeds all {len(vectors):,} candidates enter unasked; lower seeds')
+        note(f'diversity: with {seeds:,} seeds all {len(vectors):,} candidates enter without comparison; lower seeds')
     vectors = vectors if isinstance(vectors, Vectors) else array_vectors(vectors)
     positions = np.arange(len(vectors))
     if order == 'random':
@@ -158,7 +158,7 @@ def text_vectors(texts: list[str], encoder, role: str, **options) -> Vectors:
     return encode_corpus(one_vector_encoder(parse(encoder), **options), corpus, role)
 
 # %% ../../nbs/05_trainer/07_curation.ipynb #44bdbc0f
-@step('id', 'text|doc', hands_on=ENCODING)
+@step('id', 'text|doc', passed_on=ENCODING)
 def diversify(
     rows,
     retriever,  # an encoder, or its expression; the paper: gte-multilingual-base
@@ -166,7 +166,7 @@ def diversify(
     k: int | None = None,  # in place of the table's
     t: float | None = None,
     n: int | None = None,
-    seeds: int = 5000,  # first rows of the order, which enter unasked
+    seeds: int = 5000,  # first rows of the order, which enter without comparison
     order: str = 'random',  # random | given
     seed: int = 42,
     **options,  # dtype, device

@@ -165,7 +165,7 @@ def _save(config: EncoderSettings, base: EncoderSpec, instructed: bool, trainer,
     save_modules(trainer.model, folder)
     if config.library != 'SentenceTransformer':
         base = replace(base, dim=trainer.model.get_embedding_dimension())
-    learns = loss_parameters(trainer.loss, trainer.model) and hasattr(trainer.loss, 'told')
+    learns = loss_parameters(trainer.loss, trainer.model) and hasattr(trainer.loss, 'logged')
     return {
         'spec': trained_row(base, recorded_fields(base, instructed)),
         **base_of(base),

@@ -217,7 +217,7 @@ class InfoNCE(CachedLossMixin, _Contrast):
         **settings,  # of `_Contrast`
     ):
         super().__init__(model, temperature, **settings)
-        self.mini_batch_size, self.uses_gradient_cache, self.heard = mini_batch, mini_batch > 0, None
+        self.mini_batch_size, self.uses_gradient_cache, self.detached_log = mini_batch, mini_batch > 0, None
         self.places = None  # by column, where the vector of each row stands; None: in its row
 
     def forward(self, sentence_features, labels=None):
@@ -228,7 +228,7 @@ class InfoNCE(CachedLossMixin, _Contrast):
         columns, self.places = zip(*map(longest_first, sentence_features), strict=True)
         loss = self.forward_cached(columns, labels)
         if self.learns and loss.requires_grad:
-            gradient, log = self.heard.grad, self.temperature.log
+            gradient, log = self.detached_log.grad, self.temperature.log
             loss.register_hook(lambda outer: log.backward(gradient * outer))
         return loss
 
@@ -248,7 +248,7 @@ class InfoNCE(CachedLossMixin, _Contrast):
             documents, ids, first = gathered(documents, ids, rows)
         log = self.temperature.log if self.learns else None
         if self.learns and with_backward:
-            log = self.heard = log.detach().requires_grad_()
+            log = self.detached_log = log.detach().requires_grad_()
 
         def part_loss(queries, documents, start, end):
             masked = None if ids is None else false_negatives(ids.T.flatten(), known[start:end])

@@ -110,23 +110,23 @@ class Step:
     run: Callable
     needs: tuple  # fields of the rows that it reads; `a|b`: one of the two
     source: str  # what it reads in place of rows
-    hands_on: dict  # further parameters → their defaults
+    passed_on: dict  # further parameters → their defaults
 
     @property
     def parameters(self) -> dict:
         "Each parameter with its default."
         _, *own = inspect.signature(self.run).parameters.values()
-        return {p.name: p.default for p in own if p.kind is not p.VAR_KEYWORD} | self.hands_on
+        return {p.name: p.default for p in own if p.kind is not p.VAR_KEYWORD} | self.passed_on
 
 # %% ../../nbs/05_trainer/00_mined_rows.ipynb #d9d442fa
 STEPS = {}  # name → Step, in the order in which they were written
 
 
-def step(*needs: str, source: str = '', hands_on: dict | None = None):
+def step(*needs: str, source: str = '', passed_on: dict | None = None):
     "Make the function below a step of `medir mine` that reads rows with the fields `needs`, or a `source`."
 
     def register(function):
-        STEPS[function.__name__] = Step(function, needs, source, hands_on or {})
+        STEPS[function.__name__] = Step(function, needs, source, passed_on or {})
         return function
 
     return register

@@ -81,7 +81,7 @@ def _ranked_candidates(rows: list[dict], retriever, depth: int, fusion: str, lan
     ]
 
 # %% ../../nbs/05_trainer/02_negative_mining.ipynb #f772cb9e
-@step('id', 'text', 'rewrite_queries', 'doc', hands_on=ENCODING)
+@step('id', 'text', 'rewrite_queries', 'doc', passed_on=ENCODING)
 def select(
     rows,
     retriever,
@@ -162,7 +162,7 @@ def _row_negatives(row: dict, answers: set, in_window: list[str], n: int, corpus
     }
 
 # %% ../../nbs/05_trainer/02_negative_mining.ipynb #53af7362
-@step('id', 'text', 'doc', hands_on=ENCODING)
+@step('id', 'text', 'doc', passed_on=ENCODING)
 @checked
 def hard_negatives(
     rows: Iterable,
@@ -206,7 +206,7 @@ def best_documents(grades: dict) -> list[str]:
     return [doc_id for doc_id, grade in grades.items() if grade == highest > 0]
 
 # %% ../../nbs/05_trainer/02_negative_mining.ipynb #bf95d0b4
-@step(source='a task', hands_on=ENCODING)
+@step(source='a task', passed_on=ENCODING)
 def labelled_pairs(
     task: Task | str,
     retriever,
@@ -242,7 +242,7 @@ def labelled_pairs(
     return mined_rows('labelled pairs', rows, pairs, counts)
 
 # %% ../../nbs/05_trainer/02_negative_mining.ipynb #c89ffc4e
-@step('id', 'text', 'doc', hands_on=ENCODING)
+@step('id', 'text', 'doc', passed_on=ENCODING)
 def round_trip(
     rows,
     retriever,

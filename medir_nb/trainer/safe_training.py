@@ -138,7 +138,7 @@ class _SafeTrainer:
     "Methods that come before those of a trainer of transformers or sentence-transformers."
 
     aside = None  # the folder in which a step is being written
-    tells = ()  # each is called with the trainer: further numbers for the line of a step
+    reporters = ()  # each is called with the trainer: further numbers for the line of a step
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         counts = inputs.pop('counts')
@@ -164,8 +164,8 @@ class _SafeTrainer:
         if 'loss' in logs:
             loss = getattr(self, 'loss', None)
             more = loss.logged() if hasattr(loss, 'logged') else {}
-            for tell in self.tells:
-                more |= tell(self)
+            for reporter in self.reporters:
+                more |= reporter(self)
         super().log({**logs, **more}, *args, **kwargs)
 
     def _get_output_dir(self, trial):

@@ -280,7 +280,7 @@ def _is_usable(text: str, faults: list, strict: bool) -> bool:
     return bool(text) and not (strict and _MAKES_IT_UNUSABLE & set(faults))
 
 # %% ../../nbs/05_trainer/01_synthetic.ipynb #f9b5bf87
-@step('id', 'doc', hands_on=ASKING)
+@step('id', 'doc', passed_on=ASKING)
 def synthesize_queries(
     documents,
     model: str,
@@ -336,7 +336,7 @@ def load_queries(
     return mined_rows('queries', list(documents), queries, counts)
 
 # %% ../../nbs/05_trainer/01_synthetic.ipynb #19471562
-@step('id', 'text', 'doc', hands_on=ASKING)
+@step('id', 'text', 'doc', passed_on=ASKING)
 def candidates(
     rows,
     model: str,
@@ -403,7 +403,7 @@ class WrittenQuery(pydantic.BaseModel):
     query: Text
 
 # %% ../../nbs/05_trainer/01_synthetic.ipynb #521139a3
-@step('id', 'doc', hands_on=ASKING)
+@step('id', 'doc', passed_on=ASKING)
 def write_queries(
     documents,
     model: str,
@@ -458,7 +458,7 @@ class WrittenTasks(pydantic.RootModel[list[Text]]):
     "A list of retrieval tasks."
 
 # %% ../../nbs/05_trainer/01_synthetic.ipynb #7b595c16
-@step(source='a language model', hands_on=ASKING)
+@step(source='a language model', passed_on=ASKING)
 def brainstorm_tasks(
     model: str,
     calls: int = 10,
@@ -510,7 +510,7 @@ def _drawn_values(task: dict, number: int, seed: int) -> dict:
     return {slot: draw.choice(values) for slot, values in method_row('task-example', 'prompt')['values'].items()}
 
 # %% ../../nbs/05_trainer/01_synthetic.ipynb #6dc55f25
-@step('id', 'task', hands_on=ASKING)
+@step('id', 'task', passed_on=ASKING)
 def write_examples(
     tasks,  # rows of `{id, task}`
     model: str,

@@ -16,7 +16,7 @@ from .negative_mining import draw_of, labelled_pairs, round_trip
 from .labelled_sets import Searched, searched_corpus
 
 # %% ../../nbs/05_trainer/06_tuning_rows.ipynb #65b8ed33
-@step('id', 'query', 'pos', hands_on=ENCODING)
+@step('id', 'query', 'pos', passed_on=ENCODING)
 def consistent_rows(
     rows,  # of written queries
     retriever,  # an expression, or an encoder of the reader's
@@ -80,7 +80,7 @@ def by_source(rows) -> dict[str, list]:
     return sources
 
 # %% ../../nbs/05_trainer/06_tuning_rows.ipynb #c4b74e67
-@step('id', 'query', 'pos', 'neg', hands_on=ENCODING)
+@step('id', 'query', 'pos', 'neg', passed_on=ENCODING)
 def draw_negatives(
     rows,
     retriever,  # an expression, or an encoder of the reader's

@@ -113,7 +113,7 @@ class TrainedRetriever(TrainedStages):
 def _train(config: RetrieverSettings, stage: str, folder: Path, start: str, watch) -> tuple[Trained, StageData]:
     "A stage, which trains an encoder by contrast, with its data; stage II starts from `start` if there is one."
     fields = changed_fields(config.reading)
-    stands_on = {'model': config.backbone, 'reading': fields}
+    start_from = {'model': config.backbone, 'reading': fields}
     if stage == 'pretraining':
         alone = config.stages == ['pretraining']
         output = config.pretrained_name or (config.name if alone else f'{config.name}-pretrained')
@@ -124,7 +124,7 @@ def _train(config: RetrieverSettings, stage: str, folder: Path, start: str, watc
         output = config.name
         if start:
             record_trained_from(start, pinned(encoder_spec(config.backbone, **fields)))
-            stands_on = {'model': start} if config.merge else stands_on | {'adapter': start}
+            start_from = {'model': start} if config.merge else start_from | {'adapter': start}
         options = {'dtype': config.dtype or None, 'device': config.device or None}
         data = write_tuning_data(config.tuning_data, folder, **options)
     printed = printed_training(config.size)[stage] if config.size else {'temperature': 1.0}
@@ -136,7 +136,7 @@ def _train(config: RetrieverSettings, stage: str, folder: Path, start: str, watc
     }
     negatives = config.tuning_data.negatives if stage == 'tuning' else 0
     settings = {'negatives': negatives, 'hypothetical': False, **printed, **own, **getattr(config, stage)}
-    return train_encoder(data=str(data.path), watch=watch, **stands_on, **settings), data
+    return train_encoder(data=str(data.path), watch=watch, **start_from, **settings), data
 
 # %% ../../nbs/05_trainer/21_two_stages.ipynb #2a90c1fb
 def train_retriever(
