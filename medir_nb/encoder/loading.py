@@ -335,7 +335,7 @@ def shortened(
     where: str,  # the model, for messages
     normalize_before: bool = False,  # True: the cut comes last
 ) -> list:
-    "The modules with a layer that keeps the first numbers of a vector, before they normalise unless told otherwise."
+    "The modules with a layer that keeps the first numbers of a vector, before the last normalisation or after it."
     from sentence_transformers.base.modules import Normalize
 
     width = vector_length(modules)
