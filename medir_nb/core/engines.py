@@ -114,7 +114,7 @@ class _Actor:
 
 
 def worker_settings() -> dict[str, str]:
-    "The variables that decide what work here means; keys stay on their machine."
+    "The environment variables that a worker must share with the asking process; keys stay on their machine."
     ours = {k: v for k, v in os.environ.items() if k.startswith(('MEDIR_', 'HF_', 'OMP_')) and not is_secret(k)}
     return {**ours, 'MEDIR_HOME': str(home()), 'MEDIR_PROGRESS': '0'}
 
@@ -238,7 +238,7 @@ def work_off(
 
 # %% ../../nbs/00_core/13_engines.ipynb #bd647c9d
 def done_by(engine, function, shard, **needs):
-    "What one shard gives where an engine works, or its error."
+    "The value of one shard that an engine worked on, or its error."
     [outcome] = engine.map(function, [shard], **needs)
     if outcome.error:
         raise outcome.error

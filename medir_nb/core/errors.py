@@ -24,12 +24,12 @@ _AS_ESCAPES = {code: f'\\u{code:04x}' for code in _UNSEEN if chr(code) not in '\
 
 
 def visible(text: str) -> str:
-    "A text whose control characters, which a terminal would obey, and signs of direction are written out."
+    "A text in which control characters, which a terminal would obey, and signs of direction are escaped."
     return text.translate(_AS_ESCAPES)
 
 # %% ../../nbs/00_core/00_errors.ipynb #2d8e107a
 def wants_traceback() -> bool:
-    "Whether MEDIR_DEBUG=1 asks for what Python says of an error."
+    "Whether MEDIR_DEBUG=1 asks for Python's traceback of an error."
     return os.environ.get('MEDIR_DEBUG', '') not in ('', '0')
 
 

@@ -60,11 +60,11 @@ def _part_prefix(path: Path) -> str:
 
 
 def _parts_of(path: Path) -> list[Path]:
-    "What writers of `path` (a file or a folder) have begun beside it."
+    "The unfinished parts of `path` (a file or a folder) beside it."
     begun = re.compile(re.escape(_part_prefix(path)) + r'[a-z0-9_]{8}\.(part|new)')
 
     def counts(entry):
-        # what has not even its name yet counts after a while
+        # one that has not got its name `.part` yet counts after a minute
         return entry.name.endswith('.part') or time.time() - entry.stat().st_mtime > 60
 
     with os.scandir(path.parent) as entries:
@@ -72,7 +72,7 @@ def _parts_of(path: Path) -> list[Path]:
 
 # %% ../../nbs/00_core/01_files.ipynb #2d9a62ed
 def _is_held(part: Path) -> bool:
-    "Whether a living process writes this file."
+    "Whether a running process still writes this file."
     with contextlib.suppress(FileNotFoundError), open(part, 'rb') as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -89,7 +89,7 @@ def atomic_path(path: str | Path):
     "A temporary path beside `path` (a link is followed), moved onto it when the block ends well, else removed."
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.exists() and not path.is_file():  # a device or a pipe is written through
+    if path.exists() and not path.is_file():  # a device or a pipe is written to directly
         with tempfile.TemporaryDirectory(prefix='medir-') as folder:
             yield Path(folder) / 'content'
             path.write_bytes((Path(folder) / 'content').read_bytes())
@@ -119,7 +119,7 @@ def atomic_path(path: str | Path):
 # %% ../../nbs/00_core/01_files.ipynb #114204e0
 def read_json(
     path: str | Path,
-    default=None,  # what stands for a file that is missing, torn or of another kind than this value
+    default=None,  # is returned for a file that is missing, torn or of another kind than this value
 ):
     "What a JSON file holds, or `default`."
     try:
@@ -134,7 +134,7 @@ def parse_json(
     where: str | Path | None = None,  # file and line, for the message
     fix: str = 'mend it',
 ):
-    "What a JSON text says; one that is torn, nested too deeply or holds an endless number is one line."
+    "The value of a JSON text; one that is torn, too deeply nested or holds an endless number is an error of one line."
     try:
         return json.loads(text)
     except RecursionError:
@@ -162,7 +162,7 @@ _HIGH_RUNS = re.compile(rb'[\x80-\xff]{3,}')
 _LATIN = 'Windows-1252 Windows-1250 Windows-1254 ISO-8859-2'.split()
 _OTHERS = 'GB18030 Big5 CP932 EUC-JP CP949 KOI8-R IBM866 ISO-8859-5 ISO-8859-7 Windows-1251 Windows-1253'.split()
 _WIDE = ['UTF-16LE', 'UTF-16BE']
-_FEW = 8  # bytes beyond ASCII, below which accents say too little
+_FEW = 8  # bytes beyond ASCII, below which accents are too little evidence
 
 
 def encoding_of(
@@ -173,7 +173,7 @@ def encoding_of(
         return marked
     raw = raw[:_SAMPLE]
     high = [byte for byte in raw if byte > 0x7F]
-    free = set(high) & {0x81, 0x8D, 0x8F, 0x90, 0x9D}  # that Western Windows leaves free
+    free = set(high) & {0x81, 0x8D, 0x8F, 0x90, 0x9D}  # that Windows-1252 leaves unassigned
     is_wide, in_runs = re.search(rb'[\x01-\x06]', raw), sum(map(len, _HIGH_RUNS.findall(raw)))
     if not free and not is_wide and 3 * in_runs <= len(high):  # accents among plain letters
         candidates = _LATIN if len(high) >= _FEW else []
@@ -216,7 +216,7 @@ def not_utf8(
     where: str | Path | None = None,  # file and line; default: the file
     sample: bytes = b'',  # where UTF-8 fails
 ) -> MedirError:
-    "What a reader is told of a file that is not UTF-8."
+    "The error for a file that is not UTF-8."
     for mark, (what, fix) in _NO_TEXT.items():
         if head.startswith(mark):
             return MedirError(what, where or path, fix)
@@ -310,7 +310,7 @@ _PATIENCE = 1  # seconds that a lock is waited for in silence
 
 
 class _Lock(FileLock):
-    "A lock between processes; who has to wait for it is told."
+    "A lock between processes; a reader who has to wait for it is told."
 
     def acquire(self):
         try:

@@ -31,7 +31,7 @@ def _silence(url: str) -> str:
         try:
             httpx.head(url, timeout=PATIENCE, follow_redirects=False)
         except Exception as e:
-            failures.append(type(e).__name__)  # an address that is none has errors of its own
+            failures.append(type(e).__name__)  # a malformed address raises errors of its own
 
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
@@ -74,7 +74,7 @@ def _loaded_flags() -> dict:
 
 
 def keep_offline():
-    "Tell the Hub's libraries, loaded or not, to ask nobody."
+    "Tell the Hub's libraries, loaded or not, to stay offline."
     os.environ['HF_HUB_OFFLINE'] = '1'
     for name in _loaded_flags():
         setattr(sys.modules[name], _OFFLINE_FLAGS[name], True)
@@ -97,5 +97,5 @@ def without_network():
 
 
 def where_reachable():
-    "A block in which the Hub's libraries ask nobody where nothing can be fetched."
+    "A block in which the Hub's libraries stay offline where nothing can be fetched."
     return without_network() if unreachable() else contextlib.nullcontext()

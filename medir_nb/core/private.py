@@ -94,7 +94,7 @@ def go_private() -> Path:
 # %% ../../nbs/00_core/08_private.ipynb #a58e6eec
 @contextlib.contextmanager
 def nothing_leaves():
-    "A block that nothing leaves; yields the path of the record."
+    "A block during which nothing leaves this machine; yields the path of the record."
     before, was_active = dict(os.environ), state().active
     with without_network():
         try:
@@ -139,7 +139,7 @@ def _named(refused: dict) -> str:
 
 
 def private_line(*records: str | Path) -> str:
-    "What records say, for a report."
+    "The line of a report about records."
     report = private_report(*records)
     if not report['private']:
         return 'This did not run under --private: which connections were opened is not known.'

@@ -47,7 +47,7 @@ def parse_yaml(text: str):
 # %% ../../nbs/00_core/04_settings.ipynb #b9cf2b48
 def read_yaml(
     file: str | Path,
-    parse=parse_yaml,  # what makes a value of the text
+    parse=parse_yaml,  # makes a value of the text
 ) -> dict:
     "The mapping in a YAML file; empty for an empty file."
     file = Path(file)
@@ -86,12 +86,12 @@ def _check_rows(new_rows: dict, known_rows: dict, where: str | Path):
         check(isinstance(row, kind), f'the row {name!r} is no mapping', where, 'write field: value below its name')
 
 # %% ../../nbs/00_core/04_settings.ipynb #51f0a8be
-# registry → field of before → its name of today; '': another field says it
+# registry → former name of a field → its present name; '': another field says it
 RENAMED_FIELDS = {'models': {'load': 'backend'}, 'llms': {'load': ''}}
 
 
 def named_anew(registry: str, row: dict, where: str | Path) -> dict:
-    "A row, or settings over one, with the fields' names of today; a reader is told of a name of before."
+    "A row, or settings over one, with the present names of fields; a reader is told of a former name."
     names = RENAMED_FIELDS.get(registry, {})
     for old in [field for field in names if field in row]:
         note_once(f'{where}: the field {old} is {f"called {names[old]} now" if names[old] else "not needed any more"}')
@@ -177,7 +177,7 @@ def registrar(table: dict):
 # %% ../../nbs/00_core/04_settings.ipynb #12a8c348
 @functools.cache
 def _row_type(kind, beside: tuple):
-    "What pydantic checks a row against: the fields of a data class, none of which must be there."
+    "What pydantic checks a row against: the fields of a data class, none of which is required."
     import pydantic
     from typing_extensions import TypedDict
 

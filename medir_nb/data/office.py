@@ -32,7 +32,7 @@ def table_text(rows) -> str:
 
 
 def _raise_powers(root, stands_higher):
-    "Write what stands higher in an Office file on the line: 10 and a raised 6 are no 106."
+    "Write the superscripts of an Office file on the line: 10 and a raised 6 are no 106."
     before = ''
     for text in root.iter('{*}t'):
         properties = text.getparent().find('{*}rPr')

@@ -189,7 +189,7 @@ def hpo_terms(
     split: str = 'train',  # train: without the test terms of `hpo-lay`; train-kin: without their kin, too; all
     seed: int = 0,  # as in `hpo_lay`
 ) -> list[HpoTerm]:
-    "The terms with a definition that may be read before `hpo-lay` is asked."
+    "The terms with a definition that a system may be trained on before `hpo-lay` tests it."
     splits = ('train', 'train-kin', 'all')
     check(split in splits, f'no split {split!r}', 'hpo-terms', nearest(split, splits))
     tree = _Tree(read_hpo()[0])

@@ -272,7 +272,7 @@ def content_hash(
     seed: int = 42,
     part: int = 0,  # of the document, where several are drawn from
 ) -> int:
-    "A 64-bit number that hangs on the texts of a document and a seed, and on nothing else."
+    "A 64-bit number that depends on the texts of a document and a seed, and on nothing else."
     import xxhash
 
     text = f'{seed}\0{part}\0{document.title}\0{document.text}\0{document.body}'

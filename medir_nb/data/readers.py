@@ -47,7 +47,7 @@ def _decoded(raw: bytes, number: int, path: Path) -> str:
 
 def text_lines(
     path: Path,
-    offset: int = 0,  # bytes that are passed over
+    offset: int = 0,  # bytes that are skipped
     first: int = 1,  # the number of the line that follows them
 ):
     "Non-empty lines of a text file (`.gz` too) with their place `path:line`."
@@ -105,7 +105,7 @@ def other_fields(row: dict, own: set = _OWN) -> dict:
 def plain_id(value, where: str) -> str:
     "An id as text."
     if isinstance(value, str) and value and '\0' not in value:
-        return str(value)  # millions of ids go this way
+        return str(value)  # the short way, which millions of ids take
     check(value is not None and value != '', 'the id is empty', where, 'give the text an id')
     shown = str(value)[:60]
     is_plain = isinstance(value, (str, int, float)) and not isinstance(value, bool)
@@ -231,7 +231,7 @@ def _refuse_contradictions(frame: pd.DataFrame):
 
 # %% ../../nbs/01_data/01_readers.ipynb #167d8965
 def read_judgements(path: str | Path) -> pd.DataFrame:
-    "Like `read_qrels`, and nothing need be relevant."
+    "Like `read_qrels`, but no document need be relevant."
     path = Path(path)
     check(path.is_file(), 'no such qrels file', path, 'give a TREC or BEIR qrels file')
     rows = row_judgements(json_lines(path)) if '.jsonl' in path.name else _text_qrels(path)

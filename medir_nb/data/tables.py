@@ -99,7 +99,7 @@ def _registry_sizes(row: dict) -> dict:
 
 # %% ../../nbs/01_data/12_tables.ipynb #d20700bb
 def _measured_sizes(task: Task) -> dict:
-    "The same of the data."
+    "The same figures, from the data."
     repeated = task.report['repeated_document_ids']
     sizes = {
         'queries': len(task.queries),

@@ -37,8 +37,8 @@ class Task:
     pairs: pd.DataFrame | None = None  # sentence1, sentence2, score
     candidates: pd.DataFrame | None = None  # query_id, doc_id; reranking only
     discarded: pd.DataFrame | None = None  # query_id, doc_id: pairs that leave a ranking before it is scored
-    judge_models: tuple = ()  # weights that judged it: a system that stands on them isn't scored
-    judged_from: tuple = ()  # vocabularies that its judgements are read off, by their own names
+    judge_models: tuple = ()  # weights that judged it: a system that uses them isn't scored
+    judged_from: tuple = ()  # vocabularies that its judgements are derived from, by their own names
     split: str = 'test'
     language: str = 'en'
     measures: tuple = ('nDCG@10', 'R@100')

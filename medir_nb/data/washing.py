@@ -69,7 +69,7 @@ _LONGEST_SHAPE = 40  # characters
 
 
 def shape(text: str) -> str:
-    "What a text looks like, without what it says."
+    "The shape of a text, without its content."
     signs = ('9' if c.isdigit() else '字' if '\u3400' <= c <= '\u9fff' else 'a' if c.isalpha() else c for c in text)
     shown = ''.join(signs)
     return shown if len(shown) <= _LONGEST_SHAPE else shown[:_LONGEST_SHAPE] + '…'

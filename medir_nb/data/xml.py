@@ -20,7 +20,7 @@ _SEPARATES = {'p', 'title', 'sec', 'list-item', 'AbstractText', 'break'}
 _NO_RUNNING_TEXT = {'table-wrap', 'fig', 'fig-group', 'disp-formula', 'tex-math', 'label', 'supplementary-material'}
 
 
-_HIGH, _LOW = '\0', '\1'  # around what stands higher; no XML holds these signs
+_HIGH, _LOW = '\0', '\1'  # around a superscript; no XML holds these signs
 # place of a child → around
 _MATHS = {('mfrac', 2): ('/', ''), **dict.fromkeys([('msup', 2), ('msubsup', 3)], (_HIGH, _LOW))}
 
@@ -49,7 +49,7 @@ _CHARGE = re.compile(rf'\d?{_SIGN}')
 
 # %% ../../nbs/01_data/17_xml.ipynb #3e2a9c78
 def _on_a_line(match: re.Match) -> str:
-    "What stands higher, with a sign of power before a number; a charge or the letter of a note stands as it is."
+    "A superscript, with a sign of power before a number; a charge or the letter of a note stands as it is."
     before, space, raised, after = *match.group(1, 2), match[3].lstrip(), match[4]
     is_number = before.isdigit() and not after.isalpha()  # a letter makes it a mass number, as of ¹⁸F
     is_attached = is_number if space else before not in ('', *'([{')
@@ -62,7 +62,7 @@ def _on_a_line(match: re.Match) -> str:
 
 
 def on_a_line(before: str, raised: str) -> str:
-    "What stands higher behind the text `before`, as it stands on the line: a power of a number with its sign."
+    "A superscript behind the text `before`, as it stands on the line: a power of a number with its sign."
     return _RAISED.sub(_on_a_line, f'{before[-1:]}{_HIGH}{raised}{_LOW}')[len(before[-1:]) :]
 
 # %% ../../nbs/01_data/17_xml.ipynb #a7e4c3a5
@@ -237,7 +237,7 @@ def _day(date) -> list[int]:
 
 
 def _version(element) -> tuple[str, tuple]:
-    "The number that all versions of a citation or an article have, and what grows from one to the next."
+    "The number that all versions of a citation or an article have, and a key that grows from one to the next."
     number, meta = element.find('.//{*}PMID'), element.find('{*}front/{*}article-meta')
     if number is not None:
         days = map(_day, element.findall('.//{*}DateRevised'))
