@@ -244,11 +244,9 @@ def test_import_is_light():
 sys.path.insert(0, str(ROOT / 'tools'))
 import density, refresh_outputs
 
-SHOWING = [path for path in EXPORTING if path.parent.name in ('00_core', '01_data', '03_generator', '10_integrations')]
-
 
 @pytest.mark.medium
-@pytest.mark.parametrize('path', SHOWING, ids=lambda p: p.stem)
+@pytest.mark.parametrize('path', EXPORTING, ids=lambda p: f'{p.parent.name[:2]}-{p.stem}')
 def test_a_lesson_shows_what_is_stored(path, home):
     "What a lesson shows and does not assert is checked here."
     assert refresh_outputs.differing(path) == {}
