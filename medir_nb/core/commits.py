@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from .errors import MedirError, check
 from .files import lock, read_json, write_json
-from .places import home, slug, tell_run
+from .places import home, slug, record_for_run
 from .console import note
 from .network import unreachable
 
@@ -155,7 +155,7 @@ def _resolved(hub: str, kind: str, where: str, revision: str) -> str:
     "The resolved commit, which is named in the folder of the run that reads it."
     commit = resolved_commit(hub, kind, where, revision)
     name = f'{hub}@{revision}' if revision else hub
-    tell_run('revisions.json', f'{kind} {name}', {'commit': commit.id, 'resolved': commit.resolved})
+    record_for_run('revisions.json', f'{kind} {name}', {'commit': commit.id, 'resolved': commit.resolved})
     return commit.id
 
 

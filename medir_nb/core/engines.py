@@ -237,7 +237,7 @@ def work_off(
     raise MedirError(f'{len(left)} of {len(shards)} shards failed: {", ".join(map(str, left[:20]))}', what, fix)
 
 # %% ../../nbs/00_core/13_engines.ipynb #bd647c9d
-def done_by(engine, function, shard, **needs):
+def run_on(engine, function, shard, **needs):
     "The value of one shard that an engine worked on, or its error."
     [outcome] = engine.map(function, [shard], **needs)
     if outcome.error:

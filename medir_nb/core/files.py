@@ -22,7 +22,7 @@ import tempfile
 import time
 from pathlib import Path
 from filelock import FileLock, Timeout
-from .errors import MedirError, cause_of, check, typed, visible
+from .errors import MedirError, cause_of, check, typed_path, visible
 
 # %% ../../nbs/00_core/01_files.ipynb #6422d44d
 def canonical(value) -> str:
@@ -225,7 +225,7 @@ def not_utf8(
         what, fix = 'zero bytes stand in it, as in no text', 'leave it out, or save it as plain text'
         return MedirError(what, where or path, fix)
     old, is_packed = str(path).removesuffix('.gz'), path.suffix == '.gz'
-    unpack, old, new = f'gunzip {typed(path)} && ' if is_packed else '', typed(old), typed(f'{old}.new')
+    unpack, old, new = f'gunzip {typed_path(path)} && ' if is_packed else '', typed_path(old), typed_path(f'{old}.new')
     fix = f'convert it: {unpack}iconv -f {encoding} -t utf-8 {old} > {new} && mv {new} {old}'
     return MedirError(f'not UTF-8 ({place})', where or path, fix)
 

@@ -196,7 +196,7 @@ def convert_gguf(
 
     read = {'pretrained_model_name_or_path': str(file.parent), 'gguf_file': file.name}
     fix = 'pip install gguf, or fetch the file again'
-    with boundary('the GGUF file cannot be converted', file.name, fix, let=(OSError,)):
+    with boundary('the GGUF file cannot be converted', file.name, fix, passing=(OSError,)):
         with waiting(f'converting {file.name}, once'), contextlib.redirect_stderr(io.StringIO()):
             tokenizer = _mended(AutoTokenizer.from_pretrained(**read), file)
             model = AutoModelForCausalLM.from_pretrained(**read, dtype=torch.bfloat16)

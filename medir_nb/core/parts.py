@@ -149,7 +149,7 @@ def gigabytes_to_fetch(package: str) -> float:
     return parts.gigabytes if parts and parts_source(parts) in ('hub', '') else 0.0
 
 
-def what_first(package: str) -> str:
+def preparation_note(package: str) -> str:
     "What happens before the weights in `package` are read, as `, after …`; '' where nothing does."
     parts = parts_of(package)
     source = parts_source(parts) if parts else ''

@@ -90,7 +90,7 @@ def _check_rows(new_rows: dict, known_rows: dict, where: str | Path):
 RENAMED_FIELDS = {'models': {'load': 'backend'}, 'llms': {'load': ''}}
 
 
-def named_anew(registry: str, row: dict, where: str | Path) -> dict:
+def with_present_names(registry: str, row: dict, where: str | Path) -> dict:
     "A row, or settings over one, with the present names of fields; a reader is told of a former name."
     names = RENAMED_FIELDS.get(registry, {})
     for old in [field for field in names if field in row]:
@@ -111,7 +111,7 @@ def _rows_on_disk(name: str, own_folder: str) -> dict:
         return stored_rows
     own_rows = read_yaml(own_file)
     _check_rows(own_rows, stored_rows, own_file)
-    return stored_rows | {row: named_anew(name, values, own_file) for row, values in own_rows.items()}
+    return stored_rows | {row: with_present_names(name, values, own_file) for row, values in own_rows.items()}
 
 # %% ../../nbs/00_core/04_settings.ipynb #c90d6bf9
 _overlays: dict[str, dict] = {}  # registry → the rows that blocks of `rows` put over it
@@ -138,7 +138,7 @@ def rows(
     before = _overlays.get(name, {})
     place = f'rows({name!r})'
     _check_rows(new_rows, registry(name), place)
-    _overlays[name] = before | {row: named_anew(name, values, place) for row, values in new_rows.items()}
+    _overlays[name] = before | {row: with_present_names(name, values, place) for row, values in new_rows.items()}
     try:
         yield registry(name)
     finally:

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from ..core import MedirError, cause_of, check, note, typed
+from ..core import MedirError, cause_of, check, note, typed_path
 from ..core.console import counted
 from .readers import opened
 from .task_folders import ZIP_RATIO, leads_out
@@ -144,8 +144,8 @@ def _check_content(path: Path, kind: Format):
         what = f'no {kind.name.split(" ", 1)[-1]}, though its name says so'
         check(is_free, what, path, 'fetch it again, or leave it out')
     elif by_content is not kind and kind.read is not xml_documents:
-        right = typed(path.with_suffix(by_content.suffixes[0]).name)
-        fix = f'rename it: mv {typed(path.name)} {right}'
+        right = typed_path(path.with_suffix(by_content.suffixes[0]).name)
+        fix = f'rename it: mv {typed_path(path.name)} {right}'
         raise MedirError(f'{by_content.name} by its content, {kind.name} by its name', path, fix)
 
 # %% ../../nbs/01_data/19_raw.ipynb #09fcf43b

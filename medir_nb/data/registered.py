@@ -17,7 +17,7 @@ from ..core import UNKNOWN, MedirError, NothingToMeasure, boundary, check, check
 from ..core import fingerprint, follows_home, git_folder, nearest, note, registry, unreachable
 from .readers import ID_COLUMNS, find_file, first_value, json_lines
 from .languages import language_code
-from .passage_splitter import parse_windows
+from .passage_splitter import parse_splitter
 from .task import Task, limit_task, task_from_frames, tell_limit
 from .task_folders import load_folder, unpack
 from .hub import hub_rows, load_hub
@@ -304,10 +304,10 @@ def load_task(
     allow_unknown_qrels: bool = False,  # judgements of unknown ids are dropped and counted
     home_folder=None,
     query_titles: bool | None = None,  # read a query's title before its text; default: as the row says, else not
-    passages=None,  # how documents are cut, as `parse_windows` takes it; `none`: not; default: as a folder says
+    passages=None,  # how documents are cut, as `parse_splitter` takes it; `none`: not; default: as a folder says
 ) -> Task:
     "The task called `name`."
-    windows = parse_windows(passages)
+    windows = parse_splitter(passages)
     lang = lang and language_code(lang)
     task = _find_task(name, split, lang, allow_unknown_qrels, query_titles)
     if lang:

@@ -24,7 +24,7 @@ from .corpus import Corpus, Queries
 from .readers import cached_table, find_file, first_value, json_lines, plain_text, read_qrels
 from .languages import known_language
 from .task import Task, build_task, read_candidates
-from .passage_splitter import PassageSplitter, parse_windows
+from .passage_splitter import PassageSplitter, parse_splitter
 
 # %% ../../nbs/01_data/05_task_folders.ipynb #bebcfd79
 def sentence_pair_task(
@@ -75,7 +75,7 @@ def folder_splitter(folder: Path) -> PassageSplitter | None:
     "How the documents of a folder are cut, where its `study.yaml` says so."
     file = study_file(folder)
     try:
-        return parse_windows(read_yaml(file).get('passages')) if file else None
+        return parse_splitter(read_yaml(file).get('passages')) if file else None
     except MedirError as fault:
         raise MedirError(fault.what, file, fault.fix) from None
 

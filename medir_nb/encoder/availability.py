@@ -15,7 +15,7 @@ from ..core.hardware import output_of
 from ..core.network import unreachable
 from ..core.commits import UNKNOWN, pinned, recorded_commit
 from ..core.hub_folders import check_weights, local_folder
-from ..core.parts import what_first
+from ..core.parts import preparation_note
 from .backends import backend_class
 from .model_row import EncoderSpec
 from .encoder_rows import encoder_spec
@@ -110,7 +110,7 @@ def encoder_availability(name: str) -> str:
     except MedirError as e:
         return f'no: {e.what}'
     if not _fetches(spec):
-        return f'yes, asks {spec.url}' if spec.url else f'yes{what_first(spec.package)}'
+        return f'yes, asks {spec.url}' if spec.url else f'yes{preparation_note(spec.package)}'
     in_memory = gigabytes_of(spec.params, spec.dtype)
     verdict = weights_here(repositories_of(spec), in_memory, stored_gigabytes(name))
     if not spec.environment or not verdict.startswith('yes'):

@@ -12,7 +12,7 @@ import os
 from dataclasses import fields, replace
 from ..core.errors import MedirError, NothingToMeasure, boundary, check, nearest
 from ..core.places import checkpoint_folder, checkpoint_names, checkpoint_record
-from ..core.settings import check_row, named_anew, registry
+from ..core.settings import check_row, with_present_names, registry
 from ..core.commits import UNKNOWN, hub_name, hub_row, named_commit
 from ..core.hub_folders import hub_folder
 from .processor import working_dtype
@@ -252,7 +252,7 @@ def encoder_spec(
 ) -> EncoderSpec:
     "The spec of an encoder, with some fields overridden; a wrong name or value is refused with the nearest."
     spec, where = _named_spec(name), f'model {name}'
-    overrides = named_anew('models', overrides, where)
+    overrides = with_present_names('models', overrides, where)
     spec = replace(spec, dtype=working_dtype(parse_dtype(spec.dtype), device))
     for field in ('dtype', 'autocast'):
         if overrides.get(field):

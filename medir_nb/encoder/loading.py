@@ -377,7 +377,7 @@ def load_sentence_transformer(
     library = getattr(sentence_transformers, kind.library)
     weights = {'dtype': getattr(torch, tower.dtype)}
     whole = whole_weights(where, (POOLER, *spec.unread_tensors))
-    with boundary('its weights do not load', where, refetch(folder), let=(torch.OutOfMemoryError,)), whole:
+    with boundary('its weights do not load', where, refetch(folder), passing=(torch.OutOfMemoryError,)), whole:
         if kind.own_modules:
             model = library(str(folder), device=device, model_kwargs=weights, **code)
         else:

@@ -313,7 +313,9 @@ class FolderBackend(TorchBackend):
         import torch
 
         fix = 'save the model with sentence-transformers again'
-        with boundary('its modules make no vector of a text', f'model {spec.name}', fix, let=(torch.OutOfMemoryError,)):
+        with boundary(
+            'its modules make no vector of a text', f'model {spec.name}', fix, passing=(torch.OutOfMemoryError,)
+        ):
             super().__init__(spec, role, device)
             self.encode(['a'])
 

@@ -141,7 +141,7 @@ def load_multi_vector(spec, device: str | None = None):
     options = {'trust_remote_code': spec.remote_code, 'local_files_only': True}
     whole = whole_weights(where, (POOLER, _INLINE, *spec.unread_tensors))
     fix = 'save it with MultiVectorEncoder again, or remove the cached copy and fetch it again'
-    with boundary('its weights do not load', where, fix, let=(torch.OutOfMemoryError,)), whole:
+    with boundary('its weights do not load', where, fix, passing=(torch.OutOfMemoryError,)), whole:
         weights = {'dtype': getattr(torch, spec.dtype)}
         model = MultiVectorEncoder(str(folder), device=device, model_kwargs=weights, **options)
     body, filled = model[0], model[0].query_expansion

@@ -9,7 +9,7 @@ __all__ = []
 import functools
 import os
 from pathlib import Path
-from ..core.places import tell_run
+from ..core.places import record_for_run
 
 # %% ../../nbs/02_encoder/00_processor.ipynb #a67613dd
 _SHOWN = {'asimd', 'sve', 'avx2', 'avx512f', 'fphp'}
@@ -70,4 +70,4 @@ def tell_receipt(
 ):
     "Name in the folder of a run how `subject` is computed."
     receipt = {'dtype': dtype, 'execution': str(execution), 'instructions': list(instructions())}
-    tell_run('execution.json', subject, receipt)
+    record_for_run('execution.json', subject, receipt)

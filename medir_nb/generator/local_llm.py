@@ -166,8 +166,11 @@ class _LoadedModel:
         self.tokenizer = load_llm_tokenizer(folder, spec)
         self.device = device or ('cuda' if torch.cuda.is_available() else 'cpu')
         numbers = getattr(torch, parse_dtype(dtype or working_dtype(spec.dtype, self.device)))
-        where, fix, let = f'llm {spec.name}', refetch(folder), (torch.OutOfMemoryError,)
-        with boundary('its weights do not load', where, fix, let=let), whole_weights(where, spec.unread_tensors):
+        where, fix, passing = f'llm {spec.name}', refetch(folder), (torch.OutOfMemoryError,)
+        with (
+            boundary('its weights do not load', where, fix, passing=passing),
+            whole_weights(where, spec.unread_tensors),
+        ):
             model = AutoModelForCausalLM.from_pretrained(folder, dtype=numbers, trust_remote_code=False)
         self.model = model.to(self.device).eval()
         self.batch_tokens = batch_tokens or (4096 if self.device == 'cpu' else 65_536)

@@ -22,7 +22,7 @@ from ..core.settings import field_error
 from ..core.console import progress, waiting
 from ..core.commits import pinned
 from ..core.hub_folders import check_weights
-from ..core.parts import check_package, what_first
+from ..core.parts import check_package, preparation_note
 from ..encoder.encoder_rows import parse_dtype
 from ..encoder.model import free_models
 from ..encoder.processor import on_gpu
@@ -251,7 +251,7 @@ class LLM(_LoadedOnNeed):
             return weights_here([(self.spec.hub, self.spec.revision)], _gigabytes(self.spec))
         if self.backend_name == 'openai':
             return f'yes, asks {self.backend.server.url}'
-        return f'yes{what_first(self.spec.package)}'
+        return f'yes{preparation_note(self.spec.package)}'
 
 # %% ../../nbs/03_generator/05_models.ipynb #374d9952
 def llm(name: str) -> LLM:

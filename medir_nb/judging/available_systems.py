@@ -9,11 +9,11 @@ __all__ = ['recorded_writers', 'CandidateSystems', 'candidate_systems']
 import math
 from dataclasses import dataclass
 from ..core.console import counted, note
-from ..core.errors import MedirError, check, typed
+from ..core.errors import MedirError, check, typed_path
 from ..core.files import read_json
 from ..core.places import checkpoint_record
 from ..core.settings import registry
-from ..data import Task, parse_windows
+from ..data import Task, parse_splitter
 from ..data.languages import detect_language
 from ..encoder.availability import embedded_encoders, encoder_availability
 from ..generator.models import llm
@@ -83,8 +83,8 @@ def encoders_in_time(study: StudyFolder, names: list[str]) -> tuple[list[str], d
     "The encoders that fit into the minutes of a study, and why others don't."
     expected, settings = read_json(study.path('look.json'), {}).get('minutes', {}), study.settings
     taken, too_long = within_minutes(names, expected, settings.minutes)
-    windows, whole = parse_windows(settings.passages), math.ceil(sum(expected.values()))
-    command = f'medir study look {typed(settings.documents)} --to {typed(study.folder)} --minutes {whole}'
+    windows, whole = parse_splitter(settings.passages), math.ceil(sum(expected.values()))
+    command = f'medir study look {typed_path(settings.documents)} --to {typed_path(study.folder)} --minutes {whole}'
     fix = f'name it with --system, or {command}{f" --passages {windows}" if windows else ""}'
     return taken, {name: f'{too_long_reason(minutes, settings.minutes)}; {fix}' for name, minutes in too_long.items()}
 

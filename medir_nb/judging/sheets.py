@@ -15,10 +15,10 @@ from pathlib import Path
 import pandas as pd
 from .pools import PAIR, pool_documents
 from ..core.console import counted, note
-from ..core.errors import check, MedirError, typed, visible
+from ..core.errors import check, MedirError, typed_path, visible
 from ..core.files import atomic_path, fingerprint, json_mapping, lock, parse_json, read_text, write_json
 from ..core.files import write_lines
-from ..data import parse_windows
+from ..data import parse_splitter
 from ..data.readers import json_lines
 from ..retrieval.expressions import parse
 from .study_folder import note_step, queries_task, read_queries, study_corpus, StudyFolder
@@ -171,7 +171,7 @@ def make_pool(
     check(rows, 'there are no queries yet', study.folder, 'medir study queries makes them')
     seed = study.settings.seed if seed is None else seed
     settings = {'systems': [str(parse(system)) for system in systems], 'depth': depth, 'seed': seed}
-    settings['passages'] = str(parse_windows(study.settings.passages) or 'none')
+    settings['passages'] = str(parse_splitter(study.settings.passages) or 'none')
     with lock(study.path('labels/pool.jsonl')):
         known = _known_settings(study)
         is_labelled = bool(known) and (study.folder / 'labels' / 'sheets.json').exists()
@@ -487,7 +487,7 @@ _KEYS = '0, 1, 2 grade; u takes the last one back; ? with a word why there is no
 def _end_words(session: AnnotationSession) -> str:
     "What comes after a sitting."
     if session.current is None:
-        return f'This sheet is done. Then: medir study label {typed(session.path.parent.parent)} --read'
+        return f'This sheet is done. Then: medir study label {typed_path(session.path.parent.parent)} --read'
     return f'{session.done} of {counted(len(session.rows), "pair")} done, all of it is saved; the same line goes on'
 
 # %% ../../nbs/07_judging/10_sheets.ipynb #964fc46d

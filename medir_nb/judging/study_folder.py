@@ -15,11 +15,11 @@ import pandas as pd
 import pydantic
 import yaml
 from ..core.console import counted, note, note_once
-from ..core.errors import check, MedirError, nearest, typed
+from ..core.errors import check, MedirError, nearest, typed_path
 from ..core.files import atomic_path, write_lines
 from ..core.private import record_name
 from ..core.settings import read_yaml, registry
-from ..data import Corpus, load_task, parse_windows, Task
+from ..data import Corpus, load_task, parse_splitter, Task
 from ..data.corpus import Queries, write_table
 from ..data.readers import cached_table, json_lines, plain_id, plain_text, read_judgements
 from ..data.task import build_task
@@ -76,9 +76,9 @@ def _check_relevant(judged: pd.DataFrame, path: Path, folder: Path):
     "Refuse judgements by which nothing is relevant."
     if (judged.relevance > 0).any():
         return
-    fix = f'medir study queries {typed(folder)} makes new ones'
+    fix = f'medir study queries {typed_path(folder)} makes new ones'
     if path.stem == 'test':
-        fix = f'label more queries, or pool deeper (medir study label {typed(folder)} --annotator NAME --depth N)'
+        fix = f'label more queries, or pool deeper (medir study label {typed_path(folder)} --annotator NAME --depth N)'
     raise NothingRelevant(f'nothing relevant among {counted(len(judged), "judged pair")}', path, fix)
 
 # %% ../../nbs/07_judging/08_study_folder.ipynb #7092a4b7
@@ -116,7 +116,9 @@ class StudyFolder:
     def open(cls, folder: str | Path):
         "A study that was begun; anything else is an error that says how to begin one."
         folder, file = Path(folder), study_file(Path(folder))
-        check(file, 'this folder holds no study', folder, f'begin with medir study look FOLDER --to {typed(folder)}')
+        check(
+            file, 'this folder holds no study', folder, f'begin with medir study look FOLDER --to {typed_path(folder)}'
+        )
         return cls(folder, _checked_settings(read_yaml(file), file))
 
     def path(self, name: str) -> Path:
@@ -185,7 +187,7 @@ def queries_task(
     records = ((row['_id'], '', row['text'], f'query {row["_id"]}') for row in rows)
     if qrels is None:
         qrels = pd.DataFrame({'query_id': [row['_id'] for row in rows], 'doc_id': corpus.ids[0], 'relevance': 1})
-    options = {'language': study.settings.language or None, 'passages': parse_windows(study.settings.passages)}
+    options = {'language': study.settings.language or None, 'passages': parse_splitter(study.settings.passages)}
     return build_task(study.settings.name, write_table(records, None, Queries), corpus, qrels, **options)
 
 # %% ../../nbs/07_judging/08_study_folder.ipynb #c0685225

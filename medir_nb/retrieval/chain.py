@@ -18,7 +18,7 @@ from ..data.languages import language_name
 from ..encoder.availability import embedded_encoders
 from ..data.registered import load_task
 from ..data.passage_splitter import source_document_ids
-from ..data.corpora import asked, corpus_task
+from ..data.corpora import corpus_task, task_with_questions
 from ..data.task import Task
 from ..encoder.encoder_rows import parse_dtype, encoder_spec
 from ..encoder.services import object_name
@@ -236,7 +236,7 @@ def ask(
 ) -> Answer:
     "The top `k` documents by the system `expression`, for each question: q1, q2 …"
     texts = [questions] if isinstance(questions, str) else list(questions)
-    return search(asked(corpus_task(documents), texts), expression, k, keep_self=True, **options)
+    return search(task_with_questions(corpus_task(documents), texts), expression, k, keep_self=True, **options)
 
 # %% ../../nbs/04_retrieval/15_chain.ipynb #e4c17bd5
 def expanded_texts(

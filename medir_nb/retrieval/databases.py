@@ -41,7 +41,9 @@ class Database:
         check(not elsewhere, f'--private refuses {self.name} elsewhere', ADDRESS, 'name a server of this machine')
         what, fix = f'the client of {self.name} is not installed', 'pip install "medir_nb[vectordb]"'
         closed = 'start the server, or correct the address' if address else 'stop the process that holds it'
-        refused = boundary(f'{self.name} cannot be opened', ADDRESS if address else folder, closed, let=(ImportError,))
+        refused = boundary(
+            f'{self.name} cannot be opened', ADDRESS if address else folder, closed, passing=(ImportError,)
+        )
         with boundary(what, f'--store {self.name}', fix, (ImportError,)), refused:
             self.connect(address, Path(folder))
             self.table = known.get('table', 'texts')

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from ..core.console import note
-from ..core.errors import MedirError, check, nearest, typed
+from ..core.errors import MedirError, check, nearest, typed_path
 from ..core.files import fingerprint, lock
 from ..core.places import checkpoint_names, home, slug
-from ..core.settings import named_anew, registry
+from ..core.settings import with_present_names, registry
 from ..core.commits import revision_label
 from ..data.corpus import Queries
 from ..data.task import Task
@@ -55,7 +55,7 @@ def normal_encoder(
         names = [*RETRIEVERS, *COMBINATIONS, *encoder_names(), *checkpoint_names()]
         raise MedirError(f'unknown system {system.name!r}', None, nearest(system.name, names)) from None
     values = {name: True if value is None else value for name, value in system.settings}
-    values = named_anew('models', values, system.name)
+    values = with_present_names('models', values, system.name)
     chosen = encoder_spec(system.name, **values)
     changed = []
     is_lower = rows.get(system.name, {}).get('dtype', 'float32') != 'float32'
@@ -242,7 +242,7 @@ def kept_ann(encoder: Encoder, task: Task, vectors: Vectors) -> AnnIndex:
     with lock(folder):
         if not folder.is_dir():
             build_ann(vectors, folder, spec.ann, spec.similarity)
-    return opened_ann(encoder, vectors, folder, f'remove {typed(folder)}; the next run builds it')
+    return opened_ann(encoder, vectors, folder, f'remove {typed_path(folder)}; the next run builds it')
 
 # %% ../../nbs/04_retrieval/09_dense_stage.ipynb #c3b98e67
 def _with_max_tokens(system: System, tokens: int) -> System:

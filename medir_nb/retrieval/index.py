@@ -14,11 +14,11 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 import pandas as pd
-from ..core.errors import boundary, check, typed
+from ..core.errors import boundary, check, typed_path
 from ..core.files import canonical, read_json
 from ..core.places import at_home
 from ..data import corpus_task
-from ..data.corpora import asked
+from ..data.corpora import task_with_questions
 from ..data.corpus import Corpus, metadata_of, open_table, write_table
 from ..data.documents import fields_of, place_of
 from ..data.task import Task
@@ -46,11 +46,11 @@ _ANEW = 'remove the folder, and build it again: medir index SOURCE --system EXPR
 def read_manifest(folder: str | Path) -> dict:
     "What an index says of itself."
     folder = Path(folder)
-    path, fix = folder / 'manifest.json', f'build one: medir index SOURCE --system EXPR --to {typed(folder)}'
+    path, fix = folder / 'manifest.json', f'build one: medir index SOURCE --system EXPR --to {typed_path(folder)}'
     if is_index(folder / 'index'):
         fix = f'it is in {folder / "index"}'
     elif study_file(folder):
-        fix = f'medir index {typed(folder)} builds one in {folder / "index"}'
+        fix = f'medir index {typed_path(folder)} builds one in {folder / "index"}'
     check(path.is_file(), 'this folder holds no index', folder, fix)
     manifest = read_json(path, {})
     made_by = manifest.get('format', 'none')
@@ -236,7 +236,7 @@ class Index(Generation):
             return pd.DataFrame(columns=RUN_COLUMNS), None
         with at_home(self.home_folder):
             allowed = self._allowed(json.dumps(filters, sort_keys=True)) if filters else None
-            task, windows = asked(self.task, questions), self.windows
+            task, windows = task_with_questions(self.task, questions), self.windows
             if not windows:
                 return self.chain.run(replace(self.job, task=task, allowed=allowed), k).run, None
             if windows.score == 'max':  # which asks for the best passage alone: more of them may be shown

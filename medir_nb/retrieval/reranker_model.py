@@ -329,7 +329,7 @@ def load_cross_encoder(
     brings_head = bool(spec.adapter) or not spec.logits
     unread = (POOLER, *spec.unread_tensors) if brings_head else spec.unread_tensors
     whole = whole_weights(where, unread, brings_head, fix=_FIX)
-    with boundary('its weights do not load', where, refetch(folder), let=(torch.OutOfMemoryError,)), whole as new:
+    with boundary('its weights do not load', where, refetch(folder), passing=(torch.OutOfMemoryError,)), whole as new:
         config = _configuration(spec, folder, where)
         tokenizer = AutoTokenizer.from_pretrained(str(folder), config=config, **code)
         options = {'dtype': getattr(torch, spec.dtype), **code}

@@ -18,14 +18,14 @@ from collections import namedtuple
 from dataclasses import replace
 from pathlib import Path
 from ..core.places import follows_home
-from ..core.errors import boundary, check, checked, nearest, typed
+from ..core.errors import boundary, check, checked, nearest, typed_path
 from ..core.hardware import versions
 from ..core.console import counted, note, waiting
 from ..core.files import atomic_folder, canonical, lock, read_json, write_json
 from ..data import corpus_task
 from ..data.corpus import Corpus, corpus_records, json_rows, write_table
 from ..data.task import Task
-from ..data.passage_splitter import parse_windows
+from ..data.passage_splitter import parse_splitter
 from .chain import chain_of
 from .expressions import parse, parts
 from .stages import Job, Fusion, System
@@ -39,7 +39,7 @@ from .index import read_manifest, retrievers_of, settings_of
 def _opened(path: Path, what: str, fix: str):
     "The database of promises; `what` and `fix` are said where the disk refuses."
     damaged = boundary(
-        'what was promised is damaged', path, f'restore it, or give it up: rm {typed(path)}', (sqlite3.Error,)
+        'what was promised is damaged', path, f'restore it, or give it up: rm {typed_path(path)}', (sqlite3.Error,)
     )
     refused = boundary(what, path.parent, fix, (sqlite3.OperationalError,))
     with damaged, refused, contextlib.closing(sqlite3.connect(path, 60, isolation_level=None)) as database:
@@ -222,7 +222,7 @@ def served_system(
 # %% ../../nbs/04_retrieval/18_updates.ipynb #b2ea4f54
 def _refuse_other_folder(folder: Path):
     "Refuse to build over something else."
-    fix = f'medir index {typed(folder)} --update DOCUMENTS keeps it up; name another folder to build anew'
+    fix = f'medir index {typed_path(folder)} --update DOCUMENTS keeps it up; name another folder to build anew'
     check(not is_index(folder), 'an index is there already', folder, fix)
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     begun = 'index.lock' in names  # by a build that was killed
@@ -258,7 +258,7 @@ def build_index(
     dtype: str | None = None,
     device: str | None = None,
     home_folder=None,
-    passages=None,  # as `parse_windows` takes it; None: as the task says
+    passages=None,  # as `parse_splitter` takes it; None: as the task says
     columns: dict | None = None,  # id | title | text → the column that `source` was read by, kept for updates
 ) -> Update:
     "Build the index of a system over documents, or over their passages where the task cuts them."
@@ -267,7 +267,7 @@ def build_index(
     chain_of(tree).check(Job(None, dtype, device))
     task = corpus_task(source, lang)
     if passages is not None:
-        task = replace(task, passages=parse_windows(passages))
+        task = replace(task, passages=parse_splitter(passages))
     _refuse_other_folder(folder)
     about = _about(tree, task, store, dtype, columns)
     with writing(folder):
@@ -283,7 +283,7 @@ def build_index(
 # %% ../../nbs/04_retrieval/18_updates.ipynb #e7900624
 def _given_documents(given, manifest: dict, folder: Path) -> Corpus:
     "The documents of an update."
-    task, own = corpus_task(given), parse_windows(manifest['passages'])
+    task, own = corpus_task(given), parse_splitter(manifest['passages'])
     what = f'{task.name} is searched by passages {task.passages}, and the index by {own or "whole documents"}'
     check(task.passages in (None, own), what, folder, 'build an index anew, or give the corpus.jsonl alone')
     return task.corpus

@@ -18,7 +18,7 @@ from ..core import check, file_fingerprint, fingerprint, follows_home, hub_name,
 from ..core import progress, read_json, registry, slug, to_markdown, waiting, write_json
 from ..core.console import counted
 from ..core.hardware import is_busy, waiting_processes
-from ..data import Corpus, language_code, language_name, language_of, parse_windows, PassageSplitter
+from ..data import Corpus, language_code, language_name, language_of, parse_splitter, PassageSplitter
 from ..data import read_judgements
 from ..data.passage_splitter import length_in_words, passage_texts
 from ..data.raw import INSTALL, KNOWN
@@ -441,7 +441,7 @@ def _lost_labels(study: StudyFolder, corpus: Corpus) -> str:
 def profile_corpus(
     source: str | Path,  # a folder or file of documents, a folder with a corpus.jsonl, or a task of the registry
     to: str | Path | None = None,  # the folder of the study; default: NAME-study here
-    passages=None,  # as `parse_windows` takes it, or `auto`
+    passages=None,  # as `parse_splitter` takes it, or `auto`
     lang: str | None = None,  # ISO 639-1; default: found in the documents
     candidates: list[str] | None = None,  # encoders; default: those that come in packages
     minutes: float | None = None,  # that encoding may take for the systems that nobody names; 0: any
@@ -449,7 +449,7 @@ def profile_corpus(
     home_folder=None,
 ) -> CorpusProfile:
     "What a collection of documents is, and the folder of its study."
-    wanted = None if passages == 'auto' else parse_windows(passages)
+    wanted = None if passages == 'auto' else parse_splitter(passages)
     lang = lang and language_code(lang)
     for name in [name for name in candidates or () if not hub_name(name)]:
         encoder_spec(name)  # refuses an unknown name, with the nearest

@@ -18,7 +18,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 import pandas as pd
-from ..core import atomic_path, cause_of, check, MedirError, note, progress, registry, typed
+from ..core import atomic_path, cause_of, check, MedirError, note, progress, registry, typed_path
 from ..core.console import counted
 from ..data import Corpus, corpus_task, Document, Duplicates, language_name, language_of, load_task, Task
 from ..data import text_language, Washing, whole_text
@@ -375,5 +375,5 @@ def documents_task(
         note(line)
     if len(lines) > _MOST_LINES:
         more = counted(len(lines) - _MOST_LINES, 'more line')
-        note(f'{more} of this kind: medir study look {typed(source)} tells all')
+        note(f'{more} of this kind: medir study look {typed_path(source)} tells all')
     return replace(task, name=Path(source).resolve().name, source=str(source)), reading

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 import pandas as pd
 from ..core import atomic_path, boundary, file_fingerprint, home, MedirError, private_line, read_json, registry
-from ..core import typed, versions
+from ..core import typed_path, versions
 from ..core.console import counted, progress
 from ..data import Task
 from ..evaluator import tests_table
@@ -59,7 +59,7 @@ def _look_sections(study: StudyFolder) -> list[dict]:
     "What was found in the documents."
     content, named = read_json(study.path('look.json'), {}), Path(study.settings.documents).name
     if 'lines' not in content:  # none, or one of an earlier version
-        return [_missing('Documents', 'A look at the documents', f'look {typed(named)}')]
+        return [_missing('Documents', 'A look at the documents', f'look {typed_path(named)}')]
     tables = content['tables']
     counts = section('Documents', [f'From {named}.', *map(_sentence, content['lines'])], tables.get('documents'))
     return [counts, *(section(name.capitalize(), [], rows) for name, rows in tables.items() if name != 'documents')]
@@ -69,7 +69,7 @@ def queries_section(study: StudyFolder) -> dict:
     "How many queries there are, of which origin and style, and how much of their words their text has."
     rows = pd.DataFrame(read_queries(study))
     if not len(rows):
-        return _missing('Queries', 'A set of queries', f'queries {typed(study.folder.name)}')
+        return _missing('Queries', 'A set of queries', f'queries {typed_path(study.folder.name)}')
     grouped = rows.reindex(columns=[*_KIND, 'overlap', 'text']).groupby(_KIND, sort=False, dropna=False)
     copied = {'share of words from their document': ('overlap', 'mean')}
     table = grouped.agg(queries=('text', 'size'), **copied, example=('text', 'first'))
@@ -80,7 +80,9 @@ def queries_section(study: StudyFolder) -> dict:
 def labels_section(study: StudyFolder) -> dict:
     "How many pairs people judged, of the queries that a verdict counts."
     if not (study.folder / 'qrels/test.tsv').is_file():
-        return _missing('Labels', 'A set of labels by people', f'label {typed(study.folder.name)} --annotator NAME')
+        return _missing(
+            'Labels', 'A set of labels by people', f'label {typed_path(study.folder.name)} --annotator NAME'
+        )
     try:
         qrels = study.task('test').qrels
     except MedirError as fault:
@@ -101,7 +103,7 @@ def verdict_sections(study: StudyFolder) -> list[dict]:
     "The reasons, tests, rank agreement, and what was not compared; the sentence stands above all parts."
     content = verdict_content(study)
     if not content:
-        return [_missing('Verdict', 'A verdict', f'verdict {typed(study.folder.name)}')]
+        return [_missing('Verdict', 'A verdict', f'verdict {typed_path(study.folder.name)}')]
     verdict, image = Verdict(content), study.folder / 'figures/verdict.png'
     figure = f'data:image/png;base64,{base64.b64encode(image.read_bytes()).decode()}' if image.is_file() else ''
     table = verdict.table.to_dict('records')
@@ -148,7 +150,7 @@ def adapt_sections(study: StudyFolder) -> list[dict]:
         if one.get('forgetting'):
             forgotten = tests_table(pd.DataFrame(one['forgetting'])).to_dict('records')
             sections.append(section(f'{name}: what it forgot', [], forgotten))
-    return sections or [_missing('Adapting', 'An adapted model', f'adapt {typed(folder)}')]
+    return sections or [_missing('Adapting', 'An adapted model', f'adapt {typed_path(folder)}')]
 
 # %% ../../nbs/09_study/07_report.ipynb #2ae974cf
 def _contract_section(system: System, task: Task) -> dict:
@@ -251,7 +253,7 @@ def write_report(
         read_verdict(study)  # a torn one, or one of earlier documents, is said
     path = Path(to) if to else study.path('report.html')
     page = render_report(study, privacy_line(study))
-    fix = f'write it elsewhere: medir study report {typed(study.folder)} --to report.html'
+    fix = f'write it elsewhere: medir study report {typed_path(study.folder)} --to report.html'
     with boundary('the report cannot be written', path, fix, (OSError,)):
         with atomic_path(path) as part:
             part.write_text(page, encoding='utf-8')

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from ..core import atomic_path, check, file_fingerprint, fingerprint, follows_home, json_mapping, machine, note
-from ..core import read_json, registry, to_markdown, typed, versions, write_json
+from ..core import read_json, registry, to_markdown, typed_path, versions, write_json
 from ..core.console import counted
 from ..core.files import plain
 from ..core.hardware import waiting_processes
@@ -168,7 +168,9 @@ def staleness_line(
     then, now = stored_fingerprints(content), input_fingerprints(study)
     changed = [_INPUTS[name] for name in names if name in then and then[name] != now[name]]
     earlier = ' and '.join(dict.fromkeys(changed))
-    return f'{what} is of earlier {earlier}: run {command} {typed(folder or study.folder)} again' if changed else ''
+    return (
+        f'{what} is of earlier {earlier}: run {command} {typed_path(folder or study.folder)} again' if changed else ''
+    )
 
 # %% ../../nbs/09_study/05_verdict.ipynb #stre5spa
 def stress_parts(content: dict) -> list[tuple]:

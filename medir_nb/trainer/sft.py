@@ -157,7 +157,7 @@ def _build(config: SFTSettings, source: str, spec: LLMSpec, rows: tuple[list, li
     dtype = {'fp32': torch.float32, 'bf16': torch.bfloat16, 'fp16': torch.float16}[config.precision]
     where = f'llm {spec.name}'
     whole = whole_weights(where, spec.unread_tensors)
-    with boundary('its weights do not load', where, refetch(source), let=(torch.OutOfMemoryError,)), whole:
+    with boundary('its weights do not load', where, refetch(source), passing=(torch.OutOfMemoryError,)), whole:
         model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, trust_remote_code=False)
     model.config.use_cache = False
     return safe_trainer(Trainer)(

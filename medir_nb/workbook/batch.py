@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 import pydantic
-from ..core.engines import LocalEngine, RayEngine, done_by, engine_named
+from ..core.engines import LocalEngine, RayEngine, run_on, engine_named
 from ..core.errors import check, MedirError, nearest
 from ..core.places import follows_home, home
 from ..core.settings import read_yaml
@@ -115,7 +115,7 @@ class ProcessEngine:
         "The receipt of a run, as soon as there is one."
         work = partial(_run_process, upstream=upstream, **self.options)
         needs = {'gpus': run.get('gpus', 0), 'memory': run.get('memory', 0)}
-        return self.pool.submit(done_by, self.engine, work, run, **needs)
+        return self.pool.submit(run_on, self.engine, work, run, **needs)
 
 # %% ../../nbs/11_workbook/09_batch.ipynb #69e3a3f7
 ENGINES = {

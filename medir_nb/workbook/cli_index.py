@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 from typer import Argument, Option
 from ..core.console import counted, note, waiting
-from ..core.errors import check, typed
+from ..core.errors import check, typed_path
 from ..core.settings import registry
 from .options import chosen_columns, ColumnOption, Device, Dtype, Engine, Gpus, JsonRows, Lang, Memory
 from .options import PassagesOption, print_rows, ShardOption, show_table, Wide, Workers
@@ -94,10 +94,10 @@ def _documents(source: str, lang: str | None, columns: dict | None = None):
 # %% ../../nbs/11_workbook/23_cli_index.ipynb #c1b51125
 def _told(update, folder) -> str:
     "What an update did, in a line."
-    from medir_nb.data import parse_windows
+    from medir_nb.data import parse_splitter
     from medir_nb.retrieval import read_manifest
 
-    windows = parse_windows(read_manifest(folder)['passages'])
+    windows = parse_splitter(read_manifest(folder)['passages'])
     cut = f'; passages {windows}' if windows else ''
     counts = f'{update.added:,} added, {update.changed:,} changed, {update.deleted:,} deleted'
     texts = f'{counted(update.encoded, "text")} encoded, {update.cached:,} stored before'
@@ -108,7 +108,7 @@ def _check_there(source: str):
     "Refuse the folder of an index that a study does not have yet."
     folder = Path(source)
     is_missing = not folder.exists() and _study_of(folder.parent)
-    fix = f'medir index {typed(folder.parent)} makes its index/'
+    fix = f'medir index {typed_path(folder.parent)} makes its index/'
     check(not is_missing, 'this study has no such folder yet', source, fix)
 
 # %% ../../nbs/11_workbook/23_cli_index.ipynb #60a52e98
@@ -121,7 +121,7 @@ def _system_of(source: str, system: str | None, example: str = 'minilm or rrf(bm
     study = _study_of(Path(source))
     check(study, 'no system is named', '--system', f'name one, such as {example}')
     what = 'no system is named, and there is no verdict yet'
-    fix = f'medir study verdict {typed(source)}, or name one with --system'
+    fix = f'medir study verdict {typed_path(source)}, or name one with --system'
     check((Path(source) / 'verdict.json').is_file(), what, source, fix)
     choice = read_verdict(study).choice
     note(f'{source}: {choice}, as its verdict recommends')
@@ -227,7 +227,7 @@ def index_command(
         is_anew, columns = bool(system or to or passages or ann), chosen_columns(column)
         print(_changed_index(source, update, add, delete, is_anew, lang, device, columns))
         return
-    fix = f'build one: medir index {typed(source)} --system EXPR --to DIR'
+    fix = f'build one: medir index {typed_path(source)} --system EXPR --to DIR'
     check(not (update or add or delete), 'this folder holds no index', source, fix)
     system, study = _system_of(source, system), _study_of(Path(source))
     system = str(retrieval.with_ann(system, ann)) if ann else system
@@ -239,7 +239,7 @@ def index_command(
     options = {'dtype': dtype, 'device': device, 'passages': passages, 'columns': columns}
     documents = _documents(source, lang, columns)
     print(_told(retrieval.build_index(documents, system, to, store, with_model, **options), to))
-    note(f'next: medir serve {typed(to)}, or medir search {typed(to)} QUESTION')
+    note(f'next: medir serve {typed_path(to)}, or medir search {typed_path(to)} QUESTION')
 
 # %% ../../nbs/11_workbook/23_cli_index.ipynb #6cc9701c
 def _ask_documents(task, questions: list[str], system: str, k: int, whole: bool, **options) -> list[list[dict]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from functools import partial
 from typing import Annotated, Literal
 from typer import Argument, Option
-from ..core.engines import done_by, engine_named
+from ..core.engines import run_on, engine_named
 from ..core.errors import check, MedirError
 from ..core.settings import parse_options
 from ..core.console import note, waiting
@@ -179,7 +179,7 @@ def mine_command(
         source, place = str(Path(source).absolute() if Path(source).exists() else source), output.absolute()
         work = partial(trainer.mine, source=source, output=place, **parse_options(parameter or []))
         needs = {'gpus': gpus, 'memory': memory}
-        mined = work(step) if engine == 'local' else done_by(engine_named(engine, 1), work, step, **needs)
+        mined = work(step) if engine == 'local' else run_on(engine_named(engine, 1), work, step, **needs)
     print(f'{mined!r}\n{output}')
 
 # %% ../../nbs/11_workbook/20_cli_show.ipynb #9c84c5b7

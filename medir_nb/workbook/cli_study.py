@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated
 from typer import Argument, Option
 from ..core.console import counted, note, waiting
-from ..core.errors import check, MedirError, typed
+from ..core.errors import check, MedirError, typed_path
 from .options import chosen_columns, ColumnOption, Lang, PassagesOption, show_table, show_text
 from .options import split_names, Wide
 
@@ -46,7 +46,7 @@ def look_command(
         print(f'\n{name}')
         show_table(table, wide)
     folder = profile.study.folder
-    then = f'next: medir study queries {typed(folder)}, or with --log FILE for questions of your own'
+    then = f'next: medir study queries {typed_path(folder)}, or with --log FILE for questions of your own'
     show_text(f'\n{folder}: study.yaml, corpus.jsonl, look.json; {then}', wide)
 
 # %% ../../nbs/11_workbook/21_cli_study.ipynb #37b5540a
@@ -97,7 +97,7 @@ def queries_command(
         options = {'retriever': retriever, 'first': first, 'least': least}
         options |= {'most_repeated': most_repeated, 'minutes': minutes}
         generate_queries(opened, writer, names, sample, per_style, seed=seed, **options)
-    show_text(f'{read_report(opened)!r}\n\nnext: medir study label {typed(study)} --annotator NAME', True)
+    show_text(f'{read_report(opened)!r}\n\nnext: medir study label {typed_path(study)} --annotator NAME', True)
 
 # %% ../../nbs/11_workbook/21_cli_study.ipynb #7e30f136
 def _hand_out(study, annotator: str, by_keyboard: bool, options: dict):
@@ -116,7 +116,7 @@ def _hand_out(study, annotator: str, by_keyboard: bool, options: dict):
     print(f'{path}\n{counted(ungraded_lines(path), "pair")} to grade with 0, 1 or 2')
     print(power)
     print(f'what these mean: {path.parent}/guideline.md')
-    print(f'then: medir study label {typed(study.folder)} --read')
+    print(f'then: medir study label {typed_path(study.folder)} --read')
 
 # %% ../../nbs/11_workbook/21_cli_study.ipynb #c88f47ac
 def _show_beside(study, wide: bool):
@@ -145,20 +145,20 @@ def _next_line(study, labels) -> str:
     "What a reader does after the labels were read."
     from medir_nb.judging.sheets import sheet_records
 
-    more = f'medir study label {typed(study.folder)} --annotator NAME'
+    more = f'medir study label {typed_path(study.folder)} --annotator NAME'
     if labels.open_conflicts:
-        file, then = f'{study.folder}/labels/adjudication.csv', f'medir study label {typed(study.folder)} --read'
-        without = f'; without these queries: medir study verdict {typed(study.folder)}' if labels.queries else ''
+        file, then = f'{study.folder}/labels/adjudication.csv', f'medir study label {typed_path(study.folder)} --read'
+        without = f'; without these queries: medir study verdict {typed_path(study.folder)}' if labels.queries else ''
         return f'settle the conflicts in {file}, then {then}{without}'
     deeper = f'{more} --deeper {max(labels.unanswered.values(), default=0) + 4}'
     if labels.queries:
         looked = f'; the unanswered ones deeper: {deeper}' if labels.unanswered else ''
-        return f'medir study verdict {typed(study.folder)}; more labels: {more}{looked}'
+        return f'medir study verdict {typed_path(study.folder)}; more labels: {more}{looked}'
     if labels.unanswered:
         nothing = f'nothing relevant among {counted(sum(labels.grades.values()), "pair")}'
         return f'{nothing}: label more queries ({more}), or pool these deeper ({deeper})'
     if sheet_records(study):
-        return f'fill in the sheets in {study.folder}/labels, then medir study label {typed(study.folder)} --read'
+        return f'fill in the sheets in {study.folder}/labels, then medir study label {typed_path(study.folder)} --read'
     return f'{more} hands out a sheet'
 
 # %% ../../nbs/11_workbook/21_cli_study.ipynb #cc669d23
@@ -252,7 +252,7 @@ def verdict_command(
     verdict = give_verdict(opened, system or [], **options, clock=costs, stressed=stress)
     show_table(verdict.table, wide)
     show_text('\n'.join(['', verdict.sentence, *(f'- {reason}' for reason in verdict.content['reasons'])]), wide)
-    then = f'medir study report {typed(study)}, medir index {typed(study)}'
+    then = f'medir study report {typed_path(study)}, medir index {typed_path(study)}'
     note(f'written: {study}/verdict.json, verdict.md; next: {then}')
 
 # %% ../../nbs/11_workbook/21_cli_study.ipynb #e49ba18e
@@ -278,7 +278,11 @@ def adapt_command(
         print()
         show_table(adapted.forgetting, wide)
     show_text(f'\n{adapted.sentence}', wide)
-    then = f'medir study verdict {typed(study)} compares it' if adapted.better else f'medir study report {typed(study)}'
+    then = (
+        f'medir study verdict {typed_path(study)} compares it'
+        if adapted.better
+        else f'medir study report {typed_path(study)}'
+    )
     note(f'written: {study}/adapt.json; next: {then}')
 
 # %% ../../nbs/11_workbook/21_cli_study.ipynb #d7f38a1f
