@@ -3,8 +3,8 @@
     python tools/refresh_outputs.py [NOTEBOOK …]     without a name: all lessons
     python tools/refresh_outputs.py --check [NOTEBOOK …]     keeps nothing, names the lessons that show something else
 
-Cells of `#| eval: false` are left as they are. Last digits are others on each machine, and in the notebooks of `OF_THE_RUN`
-so are all numbers: there only words are compared. The pages of papers and recipes are those of their presets
+Cells of `#| eval: false` are left as they are. Last digits differ between machines, and in the notebooks of
+`OF_THE_RUN` all numbers do: there only words are compared. The pages of papers and recipes are those of their presets
 (`store_outputs.py`).
 """
 
@@ -19,8 +19,17 @@ from nbclient import NotebookClient
 
 NOTEBOOKS = Path(__file__).parents[1] / 'nbs'
 SKIPPED = 'skip-execution'
-# they show times, curves of trainings, or keys of temporary files
-OF_THE_RUN = {'04_bm25', '09_dense_stage', '08_losses', '00_statistics', '09_speed', '01_profile', '03_notebook_runs'}
+# they show times, keys of temporary files, or curves of trainings
+OF_THE_RUN = {'00_statistics', '01_profile', '02_keys', '03_notebook_runs', '04_bm25', '06_adapting', '08_losses'}
+OF_THE_RUN |= {
+    '09_dense_stage',
+    '09_speed',
+    '12_safe_training',
+    '13_launch',
+    '15_encoders',
+    '18_cli_evaluate',
+    '22_retromae',
+}
 OF_THE_DAY = r'0x[0-9a-f]+|/\S*/|\btmp\w{8}\b'  # addresses and temporary folders
 NUMBER = r'\d+(?:\.\d+)?(?:e[-+]?\d+)?'
 
