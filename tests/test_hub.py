@@ -255,7 +255,7 @@ def refusal(row):
         return 'its published code runs nowhere here'
     if row.get('checkpoint'):
         return 'its weights were never released, and none were trained here'
-    if row.get('backend') == 'openai':
+    if row.get('backend') == 'openai' and row.get('kind') != 'encoder':  # an encoder's service is on loopback, too
         return 'it is a service, whose weights nobody has'
     if row.get('hub') == 'pile-of-law/pile-of-law':
         return 'this revision is a script, which datasets no longer runs'
