@@ -30,7 +30,8 @@ OF_THE_RUN |= {
     '18_cli_evaluate',
     '22_retromae',
 }
-OF_THE_DAY = r'0x[0-9a-f]+|/\S*/|\btmp\w{8}\b'  # addresses and temporary folders
+# addresses, temporary folders, and hashes
+OF_THE_DAY = r'0x[0-9a-f]+|/\S*/|\btmp\w{8}\b|\b(?=[0-9a-f]*\d)(?=\d*[a-f])[0-9a-f]{8,}\b'
 NUMBER = r'\d+(?:\.\d+)?(?:e[-+]?\d+)?'
 
 
@@ -43,7 +44,8 @@ def value(outputs: list[dict]) -> str:
     data = [output.get('data', {}) for output in outputs if output.get('name') != 'stderr']
     texts = [''.join(kinds.get('text/markdown') or kinds.get('text/plain', '')) for kinds in data]
     texts += [''.join(output['text']) for output in outputs if output.get('name') == 'stdout']
-    return ' '.join(re.sub(OF_THE_DAY, '', '\n'.join(text for text in texts if 'it/s]' not in text)).split())
+    text = re.sub(OF_THE_DAY, '', '\n'.join(text for text in texts if 'it/s]' not in text))
+    return re.sub(r' (?=[,\])])', '', ' '.join(text.split()))  # numpy fills up columns
 
 
 def words(outputs: list[dict]) -> str:
