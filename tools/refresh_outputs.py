@@ -19,17 +19,9 @@ from nbclient import NotebookClient
 
 NOTEBOOKS = Path(__file__).parents[1] / 'nbs'
 SKIPPED = 'skip-execution'
-# they show times, keys of temporary files, or curves of trainings
-OF_THE_RUN = {'00_statistics', '01_profile', '02_keys', '03_notebook_runs', '04_bm25', '06_adapting', '08_losses'}
-OF_THE_RUN |= {
-    '09_dense_stage',
-    '09_speed',
-    '12_safe_training',
-    '13_launch',
-    '15_encoders',
-    '18_cli_evaluate',
-    '22_retromae',
-}
+# they show times, or curves of trainings
+OF_THE_RUN = {'00_statistics', '01_profile', '04_bm25', '06_adapting', '08_losses', '09_speed'}
+OF_THE_RUN |= {'12_safe_training', '13_launch', '15_encoders', '18_cli_evaluate', '22_retromae'}
 # addresses, temporary folders, and hashes
 OF_THE_DAY = r'0x[0-9a-f]+|/\S*/|\btmp\w{8}\b|\b(?=[0-9a-f]*\d)(?=\d*[a-f])[0-9a-f]{8,}\b'
 NUMBER = r'\d+(?:\.\d+)?(?:e[-+]?\d+)?'

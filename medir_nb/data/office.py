@@ -254,10 +254,10 @@ def _resources(value: dict):
 # %% ../../nbs/01_data/18_office.ipynb #eb2ac880
 def fhir_documents(value: dict, path: Path, metadata: dict):
     "The documents of a FHIR bundle or resource, and the files that they carry, under names that tell their formats."
-    resources = 0
+    count = 0
     for resource in _resources(value):
-        resources += 1
-        kind, number = str(resource.get('resourceType', 'resource')), resource.get('id') or resources
+        count += 1
+        kind, number = str(resource.get('resourceType', 'resource')), resource.get('id') or count
         fields = {'type': kind} | {name: resource[name] for name in _KEPT if isinstance(resource.get(name), str)}
         title = resource['title'] if isinstance(resource.get('title'), str) else ''
         place = f'{path}:{kind}/{number}'
@@ -266,7 +266,7 @@ def fhir_documents(value: dict, path: Path, metadata: dict):
             name = f'{kind}-{number}-{called}'
             suffix = mimetypes.guess_extension(content_type.partition(';')[0].strip().lower()) or ''
             yield Part(name.removesuffix(suffix) + suffix, base64.b64decode(data))
-    check(resources, 'a bundle without resources', path, 'export it again, with its entries')
+    check(count, 'a bundle without resources', path, 'export it again, with its entries')
 
 # %% ../../nbs/01_data/18_office.ipynb #9325b565
 def _are_rows(value) -> bool:

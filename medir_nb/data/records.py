@@ -140,16 +140,16 @@ def _tagged_records(text: str):
 def reference_documents(path: Path):
     "The documents of a file of references in RIS or NBIB."
     text, metadata = file_text(path)
-    references = 0
+    count = 0
     for record, line in _tagged_records(text):
         fields = {name: next((record[tag] for tag in tags if tag in record), []) for name, tags in _FIELDS.items()}
         doc_id, title, body = (' '.join(fields.pop(name)).strip() for name in ('id', 'title', 'text'))
         if not (title or body):
             continue
-        references += 1
+        count += 1
         fields = {name: values if len(values) > 1 else values[0] for name, values in fields.items() if values}
         yield Document(doc_id or f'{path.name}:{line}', title, body, '', f'{path}:{line}', metadata | fields)
-    check(references, 'no reference with a title or an abstract', path, 'export it again as RIS or in PubMed format')
+    check(count, 'no reference with a title or an abstract', path, 'export it again as RIS or in PubMed format')
 
 # %% ../../nbs/01_data/15_records.ipynb #e17d96bc
 def bibtex_documents(path: Path):

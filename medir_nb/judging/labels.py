@@ -76,7 +76,7 @@ def benchmark_task(
         note(f'{task.name}: {empty:,} of {len(task.queries):,} queries have no positive and {what}')
     stays = labels[labels.query_id.isin(kept) & ~labels.doc_id.isin(leaving)]
     out = stays[stays.label == 'discarded'][PAIR].reset_index(drop=True)
-    task_made = build_task(
+    benchmark = build_task(
         name or f'{task.name}[judged]',
         task.queries.take([i for i, query_id in enumerate(task.queries.ids) if query_id in kept]),
         task.corpus.take([i for i, doc_id in enumerate(task.corpus.ids) if doc_id not in leaving]),
@@ -86,8 +86,8 @@ def benchmark_task(
         query_titles=True,  # what is not to be read is gone already
         **{field: getattr(task, field) for field in ('language', 'instructions', 'groups', 'labels')},
     )
-    task_made.report |= {'queries_without_positive': empty, 'documents_that_left': len(leaving)}
-    return task_made
+    benchmark.report |= {'queries_without_positive': empty, 'documents_that_left': len(leaving)}
+    return benchmark
 
 # %% ../../nbs/07_judging/03_labels.ipynb #8184390d
 def vote_table(

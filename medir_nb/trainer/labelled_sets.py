@@ -73,8 +73,8 @@ def best_answer(query: str, answers: dict | str) -> Converted:
 @rule('labelled-pair')
 def labelled_pair(first: str, second: str, label: str) -> Converted | None:
     "The first sentence is the query; the second a positive where they are the `same`, a negative where `different`."
-    converted = {'same': Converted(first, [second], []), 'different': Converted(first, [], [second])}
-    return converted.get(label)
+    by_label = {'same': Converted(first, [second], []), 'different': Converted(first, [], [second])}
+    return by_label.get(label)
 
 # %% ../../nbs/05_trainer/04_labelled_sets.ipynb #0d04596c
 @rule('triple')
