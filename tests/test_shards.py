@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np, pytest
+from tqdm import tqdm
 
 from medir_nb.core import MedirError
 from medir_nb.core.engines import LocalEngine, RayEngine, work_off
@@ -118,6 +119,19 @@ def test_two_drivers_on_one_store_write_what_one_writes(tmp_path):
     assert [process.exitcode for process in both] == [0, 0]
     store, encoded = encode_all(corpus, tmp_path / 'two', 1000)
     assert encoded == 0 and whole(store) == whole(once)
+
+
+@pytest.mark.parametrize(('sizes', 'unit', 'total'), [((3, 40), 'text', 43), ((3, None), 'shard', 2)])
+def test_a_bar_counts_shards_where_their_texts_are_not_known(monkeypatch, sizes, unit, total):
+    bars = []
+
+    def recorded(**options):
+        bars.append((options['unit'], options['total']))
+        return tqdm(disable=True)
+
+    monkeypatch.setattr('medir_nb.core.engines.progress', recorded)
+    work_off(LocalEngine(1), abs, [0, 1], 'counting', sizes.__getitem__)
+    assert bars == [(unit, total)]
 
 
 QUESTIONS = as_queries(['q1', 'q2', 'q3'], ['abstract 7 of 49', 'T3', 'of'])

@@ -12,7 +12,7 @@ import os
 from collections import Counter, deque
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
 from typing import NamedTuple
-from .console import is_secret, note, progress
+from .console import counted, is_secret, note, progress
 from .errors import MedirError, boundary, cause_of, check, nearest
 from .hardware import end_with
 from .places import home
@@ -212,12 +212,15 @@ def work_off(
     function,  # of a shard
     shards: list,
     what: str,  # the work, for the bar and the messages
-    size=lambda shard: 1,  # texts of a shard
+    size=lambda shard: 1,  # texts of a shard; None where only its reader can count them
     **needs,  # gpus and memory of one worker
 ) -> dict:
     "Shard → value; when all others are done, shards that failed twice are an error that names them."
     values, failed, nodes, left = {}, {}, set(), list(shards)
-    with progress(total=sum(map(size, left)), desc=what, unit='text') as bar:
+    sizes = {shard: size(shard) for shard in shards}
+    unit = 'shard' if None in sizes.values() else 'text'
+    steps = dict.fromkeys(sizes, 1) if unit == 'shard' else sizes
+    with progress(total=sum(steps.values()), desc=what, unit=unit) as bar:
         for _ in range(2):
             avoid, failed = {outcome.node for outcome in failed.values() if outcome.node}, {}
             for outcome in engine.map(function, left, avoid=avoid, **needs):
@@ -226,8 +229,9 @@ def work_off(
                     continue
                 values[outcome.shard] = outcome.value
                 nodes.add(outcome.node)
-                bar.set_postfix_str(f'{len(values)} of {len(shards)} shards, {len(nodes)} nodes', refresh=False)
-                bar.update(size(outcome.shard))
+                at = f'{len(values)} of {len(shards)} shards, {counted(len(nodes), "node")}'
+                bar.set_postfix_str(at, refresh=False)
+                bar.update(steps[outcome.shard])
             left = list(failed)
             if not left:
                 return values

@@ -87,7 +87,7 @@ def search_shards(
     spec = model or encoder_of(parse(store.plan['system'])).spec
     work = partial(search_shard, store.place, spec, device, folder, k)
     left = [number for number in numbers if not store.brought(lists[number]).is_file()]
-    work_off(engine, work, left, 'search', lambda number: store.slices[number].texts or 1, **needs)
+    work_off(engine, work, left, 'search', lambda number: store.done(number)['texts'], **needs)
     files = [store.brought(name) for name in lists]
     if missing := [file for file in files if not file.is_file()]:
         note(f'{place}: {counted(len(missing), "shard")} of {len(files)} not searched yet')

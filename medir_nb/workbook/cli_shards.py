@@ -58,7 +58,7 @@ def encode_command(
         store = plan_shards(corpus, encoder, to, expression, instruction, size, chosen_columns(column))
     numbers = share_of(range(len(store.slices)), shard)
     left = [number for number in numbers if not store.done(number)]
-    texts = [part.texts or size for part in store.slices]
+    texts = [part.texts for part in store.slices]
     work = partial(encode_shard, store.place, encoder.spec, device)
     needs = {'gpus': gpus, 'memory': memory}
     done = work_off(engine_named(engine, workers), work, left, f'encode {to}', texts.__getitem__, **needs)
