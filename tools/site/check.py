@@ -113,11 +113,11 @@ def browser(width=1024, dark=False, height=1000):
     driver.command_executor.client_config.timeout = PATIENCE
     driver.set_page_load_timeout(PATIENCE)
     driver.set_script_timeout(PATIENCE)
-    profile_corpus(driver, width, dark, height)
+    set_window(driver, width, dark, height)
     return driver
 
 
-def profile_corpus(driver, width, dark, height=1000):
+def set_window(driver, width, dark, height=1000):
     driver.execute_cdp_cmd(
         'Emulation.setDeviceMetricsOverride',
         {'width': width, 'height': height, 'deviceScaleFactor': 1, 'mobile': width < 600},
@@ -199,7 +199,7 @@ return [...document.querySelectorAll('tbody tr td:nth-child(5) .open')].map(e =>
 def check_axe(driver, base, axe):
     for name in SHOWN:
         for dark in (False, True):
-            profile_corpus(driver, 1024, dark)
+            set_window(driver, 1024, dark)
             visit(driver, base + name, 800)
             # the page's own policy forbids scripts of others, so that axe comes by the debugger
             driver.execute_cdp_cmd('Runtime.evaluate', {'expression': axe})
@@ -212,7 +212,7 @@ def check_shots(driver, base, shots):
     shots.mkdir(parents=True, exist_ok=True)
     for width in WIDTHS:
         for dark in (False, True):
-            profile_corpus(driver, width, dark)
+            set_window(driver, width, dark)
             for name in SHOWN:
                 visit(driver, base + name)
                 driver.save_screenshot(
@@ -225,7 +225,7 @@ def check_shots(driver, base, shots):
 
 def check_widths(driver, base, site):
     "No page is wider than a telephone: what is wide scrolls in a box of its own."
-    profile_corpus(driver, WIDTHS[0], False)
+    set_window(driver, WIDTHS[0], False)
     wide = {}
     for file in sorted(site.rglob('*.html')):
         name = str(file.relative_to(site))
@@ -306,7 +306,7 @@ def cells_shown(driver):
 def check_speed(driver, large):
     """Every filter over a leaderboard of many cells, all of them shown before the first one and after the last, by
     processor time, which other work on the machine does not stretch."""
-    profile_corpus(driver, 1600, False)
+    set_window(driver, 1600, False)
     open_board(driver, large.resolve().as_uri() + '#paper=')
     cells = cells_shown(driver)
     expect(cells >= CELLS, f'{cells:,} cells are shown where filters are clocked')
@@ -411,7 +411,7 @@ def check_ways_back(driver, page):
 
 
 def check_board(driver, address):
-    profile_corpus(driver, 1600, False)
+    set_window(driver, 1600, False)
     page = address.split('#')[0]
     for check in (check_sorting, check_runnable, check_cells, check_ways_back):
         check(driver, page)
@@ -481,7 +481,7 @@ def aloud(driver, script, *arguments):
 
 def check_aloud(driver, page, reader):
     "A screen reader (guidepup's virtual one) says what the leaderboard shows: table, sorting, cells, dialog, changes."
-    profile_corpus(driver, 1600, False)
+    set_window(driver, 1600, False)
     open_board(driver, f'{page}#paper=r2med&table=base')
     # a module of one export, as a plain script
     module, _, exported = reader.partition('//# sourceMappingURL')[0].rpartition('export{')
@@ -597,7 +597,7 @@ return [...rows].map(row => [...row.cells].map(cell => cell.innerText.trim()))
 def check_tables(driver, base, site):
     "Each table of a paper's notebook is a CSV file by a button below it."
     for file in sorted((site / 'papers').glob('*.html')):
-        driver.get(f'{base}papers/{file.name}')
+        visit(driver, f'{base}papers/{file.name}')
         tables, buttons = driver.execute_script(TABLES)
         expect(tables == buttons, f'each table of papers/{file.name} can be saved ({tables}, {buttons})')
     visit(driver, base + 'papers/r2med_retrieval.html')
@@ -613,7 +613,7 @@ SCHEME = "return document.body.getAttribute('data-md-color-scheme')"
 def check_colours(driver, base):
     "Colours are those of the reader's system until he chooses others, which the next page keeps."
     for dark, given, chosen in ((False, 'default', 'slate'), (True, 'slate', 'default')):
-        profile_corpus(driver, 1024, dark)
+        set_window(driver, 1024, dark)
         visit(driver, base + 'index.html', 600)
         before = driver.execute_script(SCHEME)
         driver.find_element(By.CSS_SELECTOR, 'label[for^=__palette]:not([hidden])').click()
@@ -623,7 +623,7 @@ def check_colours(driver, base):
         rest(driver, 600)
         kept = driver.execute_script(SCHEME)
         expect((before, after, kept) == (given, chosen, chosen), f'colours change and stay {before, after, kept}')
-    profile_corpus(driver, 1024, False)
+    set_window(driver, 1024, False)
 
 
 def check_versions(driver, base):
