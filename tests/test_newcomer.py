@@ -350,11 +350,11 @@ def test_a_miner_whose_answers_repeat_stops_early_and_says_why(speaks, home, tmp
 
 @pytest.mark.slow
 def test_a_killed_mine_keeps_each_text_as_it_ends_and_goes_on(tmp_path):
-
+    # long enough that texts end by themselves, at different times
     eight = [{'id': f'd{i}', 'doc': f'{title}. {text}'} for i, (_, title, text) in enumerate(DOCUMENTS[:8])]
     source = write_lines(tmp_path / 'eight.jsonl', eight)
     home, tape = tmp_path / 'own', tmp_path / 'own' / 'cassettes' / 'smollm2.jsonl'
-    settings = ('model=smollm2', 'sampling={max_tokens: 120}', 'most_repeated=1')
+    settings = ('model=smollm2', 'sampling={max_tokens: 500}', 'most_repeated=1')
     command = [sys.executable, '-m', 'medir_nb.workbook', 'mine', 'synthesize_queries', source, tmp_path / 'out.jsonl']
     command = [str(word) for word in [*command, '--home', home, *(word for s in settings for word in ('-p', s))]]
     environment = {**os.environ, 'MEDIR_PROGRESS': '1', 'MEDIR_CASSETTES': ''}

@@ -517,6 +517,22 @@ def test_what_is_no_index_is_one_line(tmp_path, fake_minilm):
     refuses(lambda: Index(tmp_path / 'index'), 'format none of an index, and this version reads 2; remove the folder')
 
 
+def test_an_index_that_names_settings_as_they_were_first_called_is_read(tmp_path, fake_minilm):
+    build_index(['a text', 'b text'], 'rrf(bm25(query_weighting=bm25),minilm)', tmp_path / 'index')
+    file = tmp_path / 'index' / 'manifest.json'
+    text = file.read_text()
+    for new, old in {
+        'query_weighting": "bm25': 'query": "bm25',
+        'query_weighting=bm25': 'query=bm25',
+        'backend"': 'load"',
+    }.items():
+        text = text.replace(new, old)
+    assert '"part 1 query": "bm25"' in text and '"part 2 load"' in text
+    file.write_text(text)
+    assert len(Index(tmp_path / 'index').search(['a text'])) == 2
+    assert change_index(tmp_path / 'index', ['another text']).generation == 2
+
+
 def is_error(answer, status):
     body = answer.json()
     assert answer.status_code == status and set(body) == {'error', 'where', 'fix'}

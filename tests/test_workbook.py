@@ -456,6 +456,14 @@ def test_a_plan_of_paper_names_hours_gigabytes_and_dollars_once_per_model(medir)
     assert f'≈{total:,.2f}' in out and 'BMRetriever Table 11' in out and '2026-11' in out
 
 
+@pytest.mark.medium
+@pytest.mark.parametrize('name', batches())
+def test_every_batch_is_planned_beside_a_task_of_the_readers_own(name, medir, own_registry):
+    own_registry(tasks={'gums': {'measures': ['nDCG@10']}})
+    ran = medir('plan', name)
+    assert ran.code == 0 and 'Once per model' in ran.out, ran.err
+
+
 def test_what_has_no_rate_or_size_stays_unknown():
     bill = plan_costs([plan('automir_slhyde', 'paper')]).set_index(['model', 'work'])
     assert bill.hours['qwen2-7b', 'write'] is None and encode_rate(0) is None

@@ -114,7 +114,9 @@ def check_counts(task: Task, row: dict):
     for part, count in sizes.items():
         official = row.get(part)
         if isinstance(official, int) and count not in (official, row.get(f'distinct_{part}')):
-            fix = 'fetch the data again at the pinned revision, or evaluate the folder by its path'
+            fetched = row.get('hub') or row.get('git')
+            own = f'correct {part} in the row, or evaluate the folder by its path'
+            fix = 'fetch the data again at the pinned revision, or evaluate the folder by its path' if fetched else own
             raise MedirError(f'{count:,} {part} where the registry has {official:,}', task.source, fix)
 
 # %% ../../nbs/01_data/11_registered.ipynb #2ac60810

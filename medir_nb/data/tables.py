@@ -122,7 +122,7 @@ def statistics_table(
     table, read = [], None if counted is None else expand_tasks(counted)[0]
     for name in expand_tasks(tasks)[0]:
         row = registry('tasks').get(name)
-        title = {'task': row['title'] if row else name, 'family': row.get('group', '') if row else ''}
+        title = {'task': row.get('title', name) if row else name, 'family': row.get('group', '') if row else ''}
         if row:
             table.append({**title, 'from': 'registry', **_registry_sizes(row)})
         if read is not None and name not in read:

@@ -88,7 +88,7 @@ def differences_text(scores: list[Scores]) -> str:
             parts = (f'{value} ({", ".join(labels)})' for value, labels in systems_of.items())
             lines.append(f'  {name}: {" | ".join(parts)}')
         # how weights are read says nothing to a reader; a fusion's parts are named in its row
-        elif repr(value) not in _SAY_NOTHING and name != 'load' and not name.startswith('part '):
+        elif repr(value) not in _SAY_NOTHING and name != 'backend' and not name.startswith('part '):
             alone.setdefault(tuple(values), []).append(f'{name} {value}')
     lines += [f'  only {", ".join(labels)}: {", ".join(entries)}' for labels, entries in alone.items()]
     unknown = [score.label for score in scores if not score.stats.get('settings')]

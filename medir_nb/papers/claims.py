@@ -65,7 +65,7 @@ _GAINS = [*_EXPANDED, 'task', 'family', 'plain', 'score', 'difference', 'table']
 
 def published_gains(paper: str = 'r2med', measure: str = 'nDCG@10') -> pd.DataFrame:
     "Each printed expansion beside its retriever alone, a row a task, from 0 to 1; `table` is where it is printed."
-    family = {name: row['group'] for name, row in registry('tasks').items() if row['paper'] == paper}
+    family = {name: row['group'] for name, row in registry('tasks').items() if row.get('paper') == paper}
     cells = published(paper, ['gar', 'base', 'leaderboard'], measure=measure)
     cells = cells[cells.task.isin(family)].assign(value=unit_value)
     files, plain, board = (cells[cells.table == table] for table in ('gar', 'base', 'leaderboard'))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 import numpy as np
 import pandas as pd
-from ..core.files import write_json, fingerprint, lock
+from ..core.files import canonical, write_json, fingerprint, lock
 from ..core.errors import MedirError
 from ..core.places import home
 from ..core.settings import registry
@@ -188,7 +188,7 @@ _STORED = {new: old for old, new in RENAMED_SETTINGS.items()}
 
 
 def stored_settings(settings: dict) -> dict:
-    "Settings as keys, contracts and receipts spell them: by their first names."
+    "Settings as keys spell them: by their first names."
     return dict(_STORED.get(setting, setting) for setting in settings.items())
 
 
@@ -197,6 +197,15 @@ def stored_expression(text: str) -> str:
     for new, old in _STORED.items():
         text = text.replace('='.join(new), '='.join(old))
     return text
+
+
+def present_settings(settings: dict) -> dict:
+    "Settings of a manifest that was written before names changed, as they are named today."
+    text = canonical(settings)
+    for old, new in RENAMED_SETTINGS.items():
+        for between in ('=', '":"'):  # in an expression, and as name and value
+            text = text.replace(between.join(old), between.join(new))
+    return json.loads(text.replace('load":', 'backend":'))
 
 # %% ../../nbs/04_retrieval/04_bm25.ipynb #0296f565
 _TEXTS_AT_A_TIME = 5000

@@ -30,7 +30,6 @@ from ..generator.expansion import Expanded, as_queries, expand, pending_generati
 from ..generator.methods import expansion_settings, method_row
 from ..generator.models import llm
 from ..generator.llm_rows import llm_spec
-from .bm25 import stored_expression
 from .stages import Job, Plan, Stage, check_unless_stored, Expansion, Fusion, System, COMBINATIONS
 from .stages import EXPANDERS, RETRIEVERS, Answer, found_documents
 from .dense_stage import encoder_counts, pair_queries
@@ -139,7 +138,7 @@ class Expand(Stage):
         check_unless_stored(llm(self.expression.model).check, job, lambda: self._missing(job))
 
     def settings(self, job: Job) -> dict:
-        chosen = {f'expansion {n}': stored_expression(v) if n == 'by' else v for n, v in self.chosen.items()}
+        chosen = {f'expansion {name}': value for name, value in self.chosen.items()}
         return {'expansion': self.expression.method, 'expansion model': self.expression.model} | chosen
 
 # %% ../../nbs/04_retrieval/15_chain.ipynb #ef5476d2

@@ -119,7 +119,7 @@ def encoder_settings(encoder: Encoder, task: Task) -> dict:
     spec = encoder.pin()
     settings = {'weights': weights_label(spec.hub, spec.revision)}
     renders_itself = encoder.object is not None or bool(spec.base_url)
-    settings |= {} if renders_itself else {'load': spec.backend}  # as the field was first called
+    settings |= {} if renders_itself else {'backend': spec.backend}
     settings |= {name: getattr(spec, name) for name in (('similarity',) if renders_itself else _VECTOR_FIELDS)}
     settings |= {
         name: value for name in _RARE_FIELDS if (value := getattr(spec, name)) not in (False, 0, '', 'dense', 'text')

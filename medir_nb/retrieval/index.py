@@ -27,6 +27,7 @@ from ..data.passage_splitter import CJK, headings_in, Passages, PassageSplitter,
 from .analyzers import stop_words
 from .stages import aggregate_passages, found_passages, Job, Stage
 from .runs import RUN_COLUMNS
+from .bm25 import present_settings
 from .chain import chain_of
 from .filters import allowed_documents
 from .retriever import Retriever
@@ -127,7 +128,7 @@ def check_settings(generation: Generation):
     "Refuse models that read texts differently from those with which an index was made."
     if (generation.place.parent / 'model').is_dir():
         return
-    own, then = settings_of(generation), generation.about['settings']
+    own, then = settings_of(generation), present_settings(generation.about['settings'])
     changed = sorted(name for name in own.keys() | then.keys() if own.get(name) != then.get(name))
     what = f'{generation.about["system"]} reads texts otherwise than when this index was made: {", ".join(changed)}'
     check(not changed, what, generation.place.parent, 'build the index again, or restore the model')

@@ -28,7 +28,6 @@ from .stages import COMBINATIONS, WEIGHT, Answer, Counts, Job, Plan, Ranking, St
 from .stages import check_unless_stored, checked_settings, joined_counts, found_passages
 from .stages import Fusion, Reranking
 from .dense_stage import weights_label
-from .bm25 import stored_expression
 from .retriever import candidate_pool
 
 # %% ../../nbs/04_retrieval/10_rerank_stage.ipynb #2bed2fa7
@@ -194,7 +193,7 @@ class Fuse(Stage):
 
     def settings(self, job: Job) -> dict:
         labels = ', '.join(part.label(job.task) for part in self.before)
-        printed = {'fusion': stored_expression(f'{self.expression.method} of {labels}')}
+        printed = {'fusion': f'{self.expression.method} of {labels}'}
         printed |= {'weights': list(self.expression.weights)} if self.expression.weights else {}
         printed |= dict(self.expression.settings)
         for i, part in enumerate(self.before, 1):

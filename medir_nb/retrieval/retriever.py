@@ -28,7 +28,7 @@ from .stages import RETRIEVERS, SHARE, WEIGHT, Counts, Job, Ranking, Stage, Syst
 from .stages import checked_settings, one_of
 from .analyzers import ANALYZERS, STOPWORDS, analyze
 from .bm25 import BM25, BM25_DEFAULTS, BM25_PRESETS, FIELDS, QUERY_WEIGHTS, RENAMED_SETTINGS, SCORERS
-from .bm25 import preset_settings, stored_settings
+from .bm25 import preset_settings
 
 # %% ../../nbs/04_retrieval/08_retriever.ipynb #14f70636
 def candidate_pool(task: Task) -> pd.DataFrame:
@@ -197,7 +197,7 @@ class Retriever(_RetrieverBase):
 
     def reads(self, job: Job) -> str:
         "What it is given of the first query and document."
-        lines = '\n'.join(f'{name:9s} {value}' for name, value in self.settings(job).items())
+        lines = '\n'.join(f'{name:15s} {value}' for name, value in self.settings(job).items())
         return lines or f'{self.expression.name} tells no settings'
 
 # %% ../../nbs/04_retrieval/08_retriever.ipynb #f840bffc
@@ -293,7 +293,7 @@ class BM25Retriever(Retriever):
         return super().export(job, folder, name) | {'files': [f'bm25/{name}/']}
 
     def settings(self, job: Job) -> dict:
-        return stored_settings(bm25_settings(self.expression, job.task)) | super().settings(job)
+        return bm25_settings(self.expression, job.task) | super().settings(job)
 
     def reads(self, job: Job) -> str:
         task, settings = job.task.searched(), bm25_settings(self.expression, job.task)
@@ -302,7 +302,7 @@ class BM25Retriever(Retriever):
         for role, texts in {'query': task.queries.texts(0, 1), 'document': task.corpus.texts(0, 1)}.items():
             [words] = analyze(texts, settings['analyzer'], settings['stopwords'])
             more = f' … ({len(words):,} in all)' if len(words) > _FIRST_WORDS else ''
-            lines.append(f'{role:9s} {" ".join(words[:_FIRST_WORDS])}{more}')
+            lines.append(f'{role:15s} {" ".join(words[:_FIRST_WORDS])}{more}')
         return '\n'.join(lines)
 
     def label(self, task: Task) -> str:

@@ -226,7 +226,9 @@ def evaluate_command(
     task: Annotated[str | None, Argument(metavar='TASK_OR_FOLDER', help=TASK_HELP)] = None,
     system: Annotated[list[str] | None, Option('--system', help=SYSTEM_HELP)] = None,
     split: Split = None,
-    measures: Annotated[list[str] | None, Option(help='Comma-separated or repeated: nDCG@10,R@100.')] = None,
+    measures: Annotated[
+        list[str] | None, Option('--measures', '--measure', help='Comma-separated or repeated: nDCG@10,R@100.')
+    ] = None,
     dtype: Dtype = None,
     device: Device = None,
     lang: Lang = None,
@@ -276,7 +278,9 @@ def compare_command(
     task: Annotated[str, Argument(metavar='TASK_OR_FOLDER')],
     a: Annotated[str, Argument(help='A system expression or a run file.')],
     b: Annotated[str, Argument(help='Another.')],
-    measure: Annotated[str | None, Option(help="Measure (default: the task's first).")] = None,
+    measure: Annotated[
+        str | None, Option('--measure', '--measures', help="Of the comparison (default: the task's first).")
+    ] = None,
     split: Split = None,
     dtype: Dtype = None,
     device: Device = None,
@@ -324,12 +328,18 @@ def compare_command(
 
 # %% ../../nbs/11_workbook/18_cli_evaluate.ipynb #18cae0da
 def tune_fusion_command(
-    task: Annotated[str, Argument(metavar='TASK_OR_FOLDER', help='Its development split: see --split.')],
+    task: Annotated[
+        str,
+        Argument(
+            metavar='TASK_OR_FOLDER',
+            help='Whose judgements the weights are fitted to: name --split dev or train where it has one.',
+        ),
+    ],
     systems: Annotated[list[str], Argument(help='Two or more system expressions.')],
     method: Annotated[str, Option(help='linear (weighted scores) or rrf (weighted reciprocal ranks).')] = 'linear',
     norm: Annotated[str | None, Option(help='Of linear: minmax or z.')] = None,
     step: Annotated[float, Option(help='Weights are multiples of it.')] = 0.1,
-    folds: Annotated[int, Option(help='Outer folds, over what is independent.')] = 5,
+    folds: Annotated[int, Option(help='Folds of the outer cross-validation, by independent groups of queries.')] = 5,
     split: Split = None,
     dtype: Dtype = None,
     device: Device = None,
@@ -372,7 +382,7 @@ def copies_command(
     limit: Limit = None,
     wide: Wide = False,
 ):
-    "What of a task stands twice in its corpus, or in a training set, and the scores without it."
+    "Duplicates in a corpus, texts of a task that a training set holds, and the scores without them."
     from medir_nb import evaluator, retrieval
     from medir_nb.core.settings import registry
 

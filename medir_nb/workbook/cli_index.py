@@ -18,7 +18,8 @@ from .options import PassagesOption, print_rows, ShardOption, show_table, Wide, 
 from .cli_shards import is_store, search_store
 
 # %% ../../nbs/11_workbook/23_cli_index.ipynb #07fcb4ce
-_SEARCHED = 'An index, a study, a folder or file of documents, or a task.'
+_SEARCHED = 'An index, a study, a folder or file of documents, a store of `medir encode`, or a task.'
+_EXPORTED = 'An index, a study, a folder or file of documents, or a task.'
 
 
 def _study_of(folder: Path):
@@ -358,7 +359,7 @@ def serve_command(
     ] = False,
     seconds: Annotated[float, Option(min=0.1, help='How long a question may take.')] = 10.0,
     queue: Annotated[int, Option(min=1, help='Questions that may wait; more are told to come back.')] = 64,
-    threads: Annotated[int, Option(min=1, help='Of one question; a large model wants more.')] = 1,
+    threads: Annotated[int, Option(min=1, help='Threads of the processor for one question; a large model wants more.')] = 1,
     log: Annotated[Path | None, Option(help='A file for the questions, which `study queries --log` reads.')] = None,
     mcp: Annotated[bool, Option('--mcp', help='Tools for assistants, by the Model Context Protocol: /mcp.')] = False,
     stdio: Annotated[bool, Option('--stdio', help='With --mcp: over standard input and output, without HTTP.')] = False,
@@ -382,7 +383,7 @@ def serve_command(
 
 # %% ../../nbs/11_workbook/23_cli_index.ipynb #3f0b9e7d
 def export_command(
-    source: Annotated[str, Argument(metavar='FOLDER', help=_SEARCHED)],
+    source: Annotated[str, Argument(metavar='FOLDER', help=_EXPORTED)],
     to: Annotated[Path, Option(help='A new folder.')],
     system: Annotated[
         str | None, Option(help='Such as minilm (of an index: its own; of a study: what its verdict recommends).')
@@ -405,4 +406,4 @@ def export_command(
     files = [file for part in manifest['parts'] for file in [*part['files'], part.get('model')] if file]
     cut = f', {manifest["texts"]:,} passages' if manifest['passages'] else ''
     many = f'{counted(manifest["documents"], "document")}{cut}'
-    print(f'{to}: {manifest["system"]}, {many}; {", ".join(dict.fromkeys(files))}, ids.json, task/')
+    print(f'{to}: {manifest["system"]}, {many}; {", ".join(dict.fromkeys([*files, "ids.json", "task/"]))}')

@@ -7,6 +7,7 @@ __all__ = []
 
 # %% ../../nbs/11_workbook/19_cli_run.ipynb #d5611179
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Annotated
 import typer
@@ -30,7 +31,7 @@ _MOST_LINES = 20  # that say what did not run; the rest stands in the run's fold
 
 
 def run_command(
-    name: Annotated[str, Argument(metavar='NOTEBOOK|BATCH')],
+    name: Annotated[str, Argument(metavar='NOTEBOOK|BATCH', help='A name, or the YAML file of a batch.')],
     preset: Preset = None,
     parameter: Annotated[list[str] | None, Option('-p', '--parameter', metavar='K=V', help=_OVERRIDE_HELP)] = None,
     hours: Hours = None,
@@ -94,17 +95,18 @@ def _batch_file(name: str, hours: float | None = None) -> Path | None:
 def _sum_line(rows: list[PlanRow]) -> str:
     "The sums of tasks and systems."
     work = [work for row in rows for work in row.work]
-    encoded = [each for each in work if each.kind == 'encode']
+    tokens = [each.tokens for each in work if each.kind == 'encode']
     about = '≈' if any('≈' in str(row.cells['texts to encode']) for row in rows) else ''
-    texts, tokens = ([getattr(each, name) for each in encoded] for name in ('texts', 'tokens'))
     unknown = ' and those unknown' if None in tokens else ''
-    to_write = sum(row.cells['to generate'] for row in rows)
-    pairs = sum(each.texts for each in work if each.kind == 'score pairs')
+    texts = Counter()
+    for each in work:
+        texts[each.kind] += each.texts or 0
     parts = [
-        f'{about}{sum(filter(None, texts)):,} texts to encode, ≈{sum(filter(None, tokens)):,} tokens{unknown}',
+        f'{about}{texts["encode"]:,} texts to encode, ≈{sum(filter(None, tokens)):,} tokens{unknown}',
         f'{sum(row.cells["stored"] for row in rows):,} stored',
-        f'{to_write:,} texts to generate' if to_write else '',
-        f'at most {pairs:,} pairs to score' if pairs else '',
+        f'{texts["write"]:,} texts to generate' if texts['write'] else '',
+        f'at most {texts["rank"]:,} lists to order' if texts['rank'] else '',
+        f'at most {texts["score pairs"]:,} pairs to score' if texts['score pairs'] else '',
     ]
     return '; '.join(filter(None, parts))
 

@@ -117,7 +117,7 @@ def generate_command(
     gpus: Gpus = 0,
     memory: Memory = 0,
 ):
-    "Have a language model write what a system joins to its queries, in shards; kept texts are not written again."
+    "Expand queries by a language model, in shards; what is kept is not written again."
     with waiting('generate'):
         from medir_nb import retrieval
 

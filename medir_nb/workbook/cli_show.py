@@ -127,7 +127,7 @@ _BREAK = (
 
 
 def contract_command(
-    model: Annotated[str, Argument(help='A model of `medir models`, or a folder.')],
+    model: Annotated[str, Argument(help='A model of `medir models`, its folder, or a retriever such as bm25.')],
     task: Annotated[str, Argument(metavar='TASK_OR_FOLDER')],
     dtype: Dtype = None,
     beside: Annotated[

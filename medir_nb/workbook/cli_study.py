@@ -30,7 +30,7 @@ def look_command(
     ] = None,
     minutes: Annotated[
         float | None,
-        Option(min=0, help='That encoding may take for the systems that nobody names (default: 15; 0: any).'),
+        Option(min=0, help='Encoders that would take longer are left out unless they are named (default: 15; 0: none is).'),
     ] = None,
     column: ColumnOption = None,
     wide: Wide = False,
@@ -183,7 +183,7 @@ def label_command(
     annotator: Annotated[str | None, Option(help='Hand out the next sheet of this person.')] = None,
     ask: Annotated[bool, Option('--ask', help='Grade the sheet here, by the keyboard.')] = False,
     read: Annotated[bool, Option('--read', help='Read all sheets and write qrels/test.tsv.')] = False,
-    status: Annotated[bool, Option('--status', help='The same as --read, which loses nothing.')] = False,
+    status: Annotated[bool, Option('--status', help='Another name of --read.')] = False,
     judge: Annotated[
         Texts, Option(help='A language model, or `words`, that grades beside people; repeat for more.')
     ] = None,
@@ -198,7 +198,7 @@ def label_command(
         int | None,
         Option(min=2, help='Hand out the questions for which nothing relevant was found, N documents of each system.'),
     ] = None,
-    pairs: Annotated[int, Option(min=1, help='Pairs of a sitting.')] = 80,
+    pairs: Annotated[int, Option(min=1, help='Pairs of a sheet.')] = 80,
     overlap: Annotated[float, Option(min=0, max=1, help='Share of queries that several people grade.')] = 1.0,
     seed: Annotated[int | None, Option(help="Of the order (default: the study's).")] = None,
     wide: Wide = False,

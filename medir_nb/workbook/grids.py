@@ -243,7 +243,7 @@ def notebook_grids(notebook: str, parameters: dict) -> list[tuple[list[str], lis
         if notebook not in registry('plans') and not {grid.tasks, grid.systems} <= set(parameters):
             continue
         if grid.paper:  # those of its tasks that $MEDIR_DATA holds
-            tasks = [name for name, row in rows.items() if row['paper'] == grid.paper and task_folder(name)]
+            tasks = [name for name, row in rows.items() if row.get('paper') == grid.paper and task_folder(name)]
         else:
             tasks = _listed(parameter_value(parameters, grid.tasks))
         if grid.expansion:
@@ -296,14 +296,14 @@ def pool_size(judged: JudgedTask, judging, parameters: dict) -> PoolSize:
     "How large the pool of a task may be."
     row, limit, missing = judged.row, parameters[judging.limit] or None, ''
     if judged.left_out:
-        return PoolSize(0, 0, 0, language=row['language'], passage=None, missing=judged.left_out)
+        return PoolSize(0, 0, 0, language=row.get('language', 'en'), passage=None, missing=judged.left_out)
     try:
         task = load_task(judged.source, limit=limit)
         queries, documents, language = len(task.queries), len(task.corpus), task.language
     except MedirError as e:
         if not row:
             raise
-        queries, documents, language = size_of(row, 'queries'), size_of(row, 'documents'), row['language']
+        queries, documents, language = size_of(row, 'queries'), size_of(row, 'documents'), row.get('language', 'en')
         documents, missing = min(documents, limit or documents), e.fix or e.what
     is_fused = judging.rule and parameters[judging.rule] != 'each'
     retrievers = parameters[judging.retrievers]

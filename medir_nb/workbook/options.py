@@ -168,7 +168,7 @@ Hours = Annotated[
     float | None,
     Option(min=0.01, help='With reproduce: the printed cells that tell most and fit into N hours of a GPU.'),
 ]
-Preset = Annotated[str | None, Option(help='smoke, demo, mini or paper.')]
+Preset = Annotated[str | None, Option(help='smoke, demo, mini, paper, or another of params/NOTEBOOK.')]
 Wide = Annotated[bool, Option('--wide', help='Whole tables as Markdown, also at a terminal (elsewhere always).')]
 JsonRows = Annotated[bool, Option('--json', help='Print the rows as JSON in place of the table.')]
 
