@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['BM25_DEFAULTS', 'BM25_PRESETS', 'QUERY_WEIGHTS', 'SCORERS', 'FIELDS', 'BM25_CHINESE', 'word_analyzer',
-           'preset_settings', 'WeightedQueries', 'BM25']
+           'preset_settings', 'present_settings', 'WeightedQueries', 'BM25']
 
 # %% ../../nbs/04_retrieval/04_bm25.ipynb #be2cdf63
 import json
@@ -198,7 +198,7 @@ def stored_expression(text: str) -> str:
         text = text.replace('='.join(new), '='.join(old))
     return text
 
-
+# %% ../../nbs/04_retrieval/04_bm25.ipynb #21797dde
 def present_settings(settings: dict) -> dict:
     "Settings of a manifest that was written before names changed, as they are named today."
     text = canonical(settings)

@@ -359,7 +359,9 @@ def serve_command(
     ] = False,
     seconds: Annotated[float, Option(min=0.1, help='How long a question may take.')] = 10.0,
     queue: Annotated[int, Option(min=1, help='Questions that may wait; more are told to come back.')] = 64,
-    threads: Annotated[int, Option(min=1, help='Threads of the processor for one question; a large model wants more.')] = 1,
+    threads: Annotated[
+        int, Option(min=1, help='Threads of the processor for one question; a large model wants more.')
+    ] = 1,
     log: Annotated[Path | None, Option(help='A file for the questions, which `study queries --log` reads.')] = None,
     mcp: Annotated[bool, Option('--mcp', help='Tools for assistants, by the Model Context Protocol: /mcp.')] = False,
     stdio: Annotated[bool, Option('--stdio', help='With --mcp: over standard input and output, without HTTP.')] = False,

@@ -30,7 +30,9 @@ def look_command(
     ] = None,
     minutes: Annotated[
         float | None,
-        Option(min=0, help='Encoders that would take longer are left out unless they are named (default: 15; 0: none is).'),
+        Option(
+            min=0, help='Encoders that would take longer are left out unless they are named (default: 15; 0: none is).'
+        ),
     ] = None,
     column: ColumnOption = None,
     wide: Wide = False,
