@@ -229,7 +229,7 @@ def work_off(
                     continue
                 values[outcome.shard] = outcome.value
                 nodes.add(outcome.node)
-                at = f'{len(values)} of {len(shards)} shards, {counted(len(nodes), "node")}'
+                at = f'{len(values)} of {counted(len(shards), "shard")}, {counted(len(nodes), "node")}'
                 bar.set_postfix_str(at, refresh=False)
                 bar.update(steps[outcome.shard])
             left = list(failed)
@@ -238,7 +238,9 @@ def work_off(
     for shard, outcome in list(failed.items())[:20]:
         note(f'{what}: shard {shard} failed on {outcome.node[:12] or "a worker"}: {outcome.error}')
     fix = 'mend the cause and run the same line again: the others are kept'
-    raise MedirError(f'{len(left)} of {len(shards)} shards failed: {", ".join(map(str, left[:20]))}', what, fix)
+    raise MedirError(
+        f'{len(left)} of {counted(len(shards), "shard")} failed: {", ".join(map(str, left[:20]))}', what, fix
+    )
 
 # %% ../../nbs/00_core/13_engines.ipynb #bd647c9d
 def run_on(engine, function, shard, **needs):

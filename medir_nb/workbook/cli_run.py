@@ -14,7 +14,7 @@ from typer import Argument, Option
 from ..core.errors import check, MedirError
 from ..core.places import home
 from ..core.settings import parse_options, registry
-from ..core.console import note, redact
+from ..core.console import counted, note, redact
 from .find import batches
 from .keys import missing_results, status
 from .notebook_runs import run_notebook, RUN_NOTES
@@ -101,10 +101,10 @@ def _sum_line(rows: list[PlanRow]) -> str:
     to_write = sum(row.cells['to generate'] for row in rows)
     pairs = sum(each.texts for each in work if each.kind == 'score pairs')
     parts = [
-        f'{about}{sum(filter(None, texts)):,} texts to encode, ≈{sum(filter(None, tokens)):,} tokens{unknown}',
+        f'{about}{counted(sum(filter(None, texts)), "text")} to encode, ≈{sum(filter(None, tokens)):,} tokens{unknown}',
         f'{sum(row.cells["stored"] for row in rows):,} stored',
-        f'{to_write:,} texts to generate' if to_write else '',
-        f'at most {pairs:,} pairs to score' if pairs else '',
+        f'{counted(to_write, "text")} to generate' if to_write else '',
+        f'at most {counted(pairs, "pair")} to score' if pairs else '',
     ]
     return '; '.join(filter(None, parts))
 
