@@ -183,7 +183,8 @@ class RayEngine:
         room = int(has.get('GPU', 0) / gpus) if gpus else int(has.get('CPU', 1))  # for so many actors
         count = min(self.workers or room, len(shards))
         check(count or not shards, f'no node of the cluster has {gpus:g} GPUs', '--gpus', 'ask for fewer')
-        needs = {'num_gpus': gpus or None, 'memory': int(memory * 2**30) or None, 'scheduling_strategy': 'SPREAD'}
+        needs = {'num_cpus': 1, 'num_gpus': gpus or None, 'memory': int(memory * 2**30) or None}
+        needs |= {'scheduling_strategy': 'SPREAD'}
         if avoid:
             elsewhere = {'ray.io/node-id': f'!in({",".join(avoid)})'}
             needs |= {'label_selector': elsewhere, 'fallback_strategy': [{'label_selector': {}}]}
@@ -229,7 +230,7 @@ def work_off(
                     continue
                 values[outcome.shard] = outcome.value
                 nodes.add(outcome.node)
-                at = f'{len(values)} of {len(shards)} shards, {counted(len(nodes), "node")}'
+                at = f'{len(values)} of {counted(len(shards), "shard")}, {counted(len(nodes), "node")}'
                 bar.set_postfix_str(at, refresh=False)
                 bar.update(steps[outcome.shard])
             left = list(failed)
@@ -238,7 +239,9 @@ def work_off(
     for shard, outcome in list(failed.items())[:20]:
         note(f'{what}: shard {shard} failed on {outcome.node[:12] or "a worker"}: {outcome.error}')
     fix = 'mend the cause and run the same line again: the others are kept'
-    raise MedirError(f'{len(left)} of {len(shards)} shards failed: {", ".join(map(str, left[:20]))}', what, fix)
+    raise MedirError(
+        f'{len(left)} of {counted(len(shards), "shard")} failed: {", ".join(map(str, left[:20]))}', what, fix
+    )
 
 # %% ../../nbs/00_core/13_engines.ipynb #bd647c9d
 def run_on(engine, function, shard, **needs):

@@ -16,7 +16,7 @@ from .errors import MedirError, boundary, check
 from .files import atomic_folder, lock
 from .places import home, slug
 from .settings import check_row, registry
-from .console import progress, waiting
+from .console import counted, progress, waiting
 from .network import unreachable
 from .commits import UNKNOWN, Unreachable, cached_commit, commit_of, hub_error, recorded_commit
 from .hub_folders import check_weights, hub_folder, local_folder, package_folder
@@ -163,7 +163,7 @@ _BLOCK = 1 << 22  # bytes that are read at a time
 
 def _joined(parts: PackagedParts, paths: list[Path], folder: Path, where: str) -> Path:
     "The parts one behind the other in a file of `folder`, checked as a whole."
-    target, digest, desc = folder / parts.file, hashlib.sha256(), f'{where}: joining {len(paths)} parts'
+    target, digest, desc = folder / parts.file, hashlib.sha256(), f'{where}: joining {counted(len(paths), "part")}'
     with open(target, 'wb') as out, progress(total=parts.bytes, desc=desc, unit='B', unit_scale=True) as bar:
         for path in paths:
             with open(path, 'rb') as stream:

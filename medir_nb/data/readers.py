@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from ..core import HEAD, MedirError, check, encoding_of, file_fingerprint, home, not_utf8, parse_json
+from ..core.console import counted
 from .corpus import Corpus, open_table, write_table
 
 # %% ../../nbs/01_data/01_readers.ipynb #1d18360e
@@ -213,7 +214,7 @@ def _text_qrels(path: Path):
         # TREC's four columns, tabs and spaces mixed; below a header tabs alone separate
         is_trec = not has_header and len(cells) == 3 and len(spaced) == 4 and spaced[1] in ('0', 'Q0')
         cells = cells if len(cells) in (3, 4) and not is_trec else spaced
-        what = f'{len(cells)} columns instead of 3 (query, document, grade) or 4 (TREC)'
+        what = f'{counted(len(cells), "column")} instead of 3 (query, document, grade) or 4 (TREC)'
         check(len(cells) in (3, 4), what, where, 'separate the columns by tabs')
         query_id, doc_id, grade = cells if len(cells) == 3 else (cells[0], cells[2], cells[3])
         yield query_id.strip(' '), doc_id.strip(' '), grade, where

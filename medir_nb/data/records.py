@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from pathlib import Path
 from ..core import MedirError, check
+from ..core.console import counted
 from .documents import Document, column_names, file_text, row_document
 
 # %% ../../nbs/01_data/15_records.ipynb #edf01d52
@@ -27,7 +28,7 @@ def _filled(cells, header: list[str], where: str) -> dict:
     cells = list(cells)
     while len(cells) > len(header) and cells[-1] in (None, ''):
         cells.pop()
-    what = f'{len(cells)} cells in a row of a table with {len(header)} columns'
+    what = f'{counted(len(cells), "cell")} in a row of a table with {counted(len(header), "column")}'
     check(len(cells) <= len(header), what, where, 'put the cell with the delimiter in quotes, or mend the row')
     return {name: cell for name, cell in zip(header, cells, strict=False) if cell not in (None, '')}
 

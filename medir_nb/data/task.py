@@ -325,7 +325,8 @@ def tell_limit(small: Task, task: Task):
         f'{small.name}: {documents:,} of {all_documents:,} documents and {queries:,} of {all_queries:,} queries remain'
     )
     if queries < all_queries:
-        left_out = f'the judged documents of {all_queries - queries:,} queries do not fit'
+        rest = counted(all_queries - queries, 'query', 'queries')
+        left_out = f'the judged documents of {rest} do not fit'
         text += f'; {left_out}, and a score on {queries:,} of them is one of an easier task: raise the limit'
     if (documents, queries) != (all_documents, all_queries):
         note_once(text)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 import numpy as np
 from ..core.errors import boundary, check
-from ..core.console import note
+from ..core.console import counted, note
 from ..core.files import atomic_folder, write_json
 from .backends import Backend, Encoded, register_backend
 from .loading import POOLER, checkpoint_paths, quiet_libraries, refuse_remote_code, whole_weights
@@ -193,7 +193,8 @@ class _TokenBackend(Backend):
                 check(self.shared.batch > 1, 'not even one text fits into the GPU memory', self.spec.name)
                 self.shared.batch //= 2
                 torch.cuda.empty_cache()
-                note(f'batches of {self.spec.name} halved to {self.shared.batch} texts: GPU memory was full')
+                texts_a_batch = counted(self.shared.batch, 'text')
+                note(f'batches of {self.spec.name} halved to {texts_a_batch}: GPU memory was full')
 
     def encode(self, texts: list[str], prompt: str = '') -> Encoded:
         "The token vectors of texts, how many each has, and which were cut."

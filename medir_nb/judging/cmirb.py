@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated
 import pandas as pd
 import pydantic
+from ..core.console import counted
 from ..core.errors import check, nearest
 from ..core.files import atomic_path
 from ..data.task import Task, task_from_frames
@@ -40,7 +41,7 @@ class Roles:
 def role_answers(roles: Roles, role: str, items: list) -> list:
     "The answers of a role to some items."
     answers = list(getattr(roles, role)(items)) if items else []
-    what = f'{len(answers):,} answers to {len(items):,} questions'
+    what = f'{counted(len(answers), "answer")} to {counted(len(items), "question")}'
     check(len(answers) == len(items), what, f'role {role}', 'return an answer for each, None where there is none')
     return answers
 
@@ -142,8 +143,8 @@ class AnsweredBenchmark:
         return path
 
     def __repr__(self):
-        counted = ''.join(f', {n:,} {what}' for what, n in self.counts.items() if n)
-        return f'AnsweredBenchmark({self.task!r}{counted})'
+        kept = ''.join(f', {n:,} {what}' for what, n in self.counts.items() if n)
+        return f'AnsweredBenchmark({self.task!r}{kept})'
 
 # %% ../../nbs/07_judging/07_cmirb.ipynb #da780756
 def build_cmirb(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 import numpy as np
 import pandas as pd
+from ..core.console import counted
 from ..core.errors import check, MedirError, nearest
 from ..data.task import Task
 from ..retrieval.runs import first_ranks, rrf, RUN_COLUMNS
@@ -81,8 +82,8 @@ class Pool:
         return len(self.pairs)
 
     def __repr__(self):
-        queries = self.pairs.query_id.nunique()
-        return f'Pool({len(self):,} pairs of {queries:,} queries by {", ".join(self.retrievers)}; {self.rule})'
+        pairs, queries = counted(len(self), 'pair'), counted(self.pairs.query_id.nunique(), 'query', 'queries')
+        return f'Pool({pairs} of {queries} by {", ".join(self.retrievers)}; {self.rule})'
 
 # %% ../../nbs/07_judging/00_pools.ipynb #516f674d
 def pool_documents(
@@ -173,7 +174,8 @@ def collect_votes(
     frames = []
     for judge in judges:
         graded, where = judge.grade(task, pairs[PAIR]), f'judge {judge.name}'
-        check(len(graded) == len(pairs), f'{len(graded):,} answers to {len(pairs):,} pairs', where, 'mend its grade()')
+        what = f'{counted(len(graded), "answer")} to {counted(len(pairs), "pair")}'
+        check(len(graded) == len(pairs), what, where, 'mend its grade()')
         odd = [grade for grade, fault in graded if grade not in SCALE and not (grade == '' and fault)]
         check(not odd, f'the grade {odd[:1]} without a fault', where, f'give one of {", ".join(SCALE)}, or a fault')
         grades, faults = zip(*graded, strict=True) if graded else ((), ())

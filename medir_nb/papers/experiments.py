@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from ..core import atomic_path, checked, machine, MedirError, to_markdown, versions, write_json
+from ..core.console import counted
 from ..data import task_folder
 from ..evaluator import compare, compare_all, evaluate_grid, holm, interval, measure_label, oracle_scores
 from ..evaluator import over_seeds, ScoreFrame, Scores, scores_table, seed_spread, table_apart, tests_table
@@ -153,8 +154,7 @@ class Experiment:
 
     def missing(self) -> pd.DataFrame:
         "`system, task, why` of what did not run."
-        rows = [(system, task, str(why)) for (system, task), why in self.not_run.items()]
-        return pd.DataFrame(rows, columns=['system', 'task', 'why'])
+        return pd.DataFrame([(*key, str(why)) for key, why in self.not_run.items()], columns=['system', 'task', 'why'])
 
     def by_system(self) -> dict[tuple[str, str], Scores]:
         "(task, expression in its normal spelling) → its scores."
@@ -177,7 +177,8 @@ class Experiment:
         return rows.assign(measure=rows.measure.map(measure_label)) if len(rows) else rows
 
     def __repr__(self):
-        return f'Experiment({len(self.scores)} scores on {len(self.by_task())} tasks, {len(self.not_run)} not run)'
+        scores, tasks = counted(len(self.scores), 'score'), counted(len(self.by_task()), 'task')
+        return f'Experiment({scores} on {tasks}, {len(self.not_run)} not run)'
 
     _repr_html_ = _experiment_html
 

@@ -15,6 +15,7 @@ import re
 from pathlib import Path
 import pandas as pd
 from ..core import boundary, check, checked, MedirError, nearest, registry
+from ..core.console import counted
 from ..data import tasks_table
 from ..data.registered import TaskRow
 from ..evaluator import measure_label, parse_measure
@@ -123,7 +124,8 @@ def _typed_columns(paper: str, where: str, row: dict) -> list[dict]:
     "Header, task and measure of each column of a typed table; a mean has no task."
     names, tasks, means = row.get('columns') or [], registry('tasks'), means_of(paper)
     measures = row.get('measures') or [row.get('measure', 'nDCG@10')] * len(names)
-    check(len(measures) == len(names), f'{len(measures)} measures for {len(names)} columns', where, 'name one a column')
+    what = f'{counted(len(measures), "measure")} for {counted(len(names), "column")}'
+    check(len(measures) == len(names), what, where, 'name one a column')
     columns = []
     for name, measure in zip(names, measures, strict=True):
         known = [*tasks, *means]
@@ -140,7 +142,7 @@ def typed_cells(paper: str, table: str) -> list[dict]:
     for system, line in row['rows'].items():
         check(isinstance(line, str), f'{system}: {line!r} is no text', where, "write its numbers in quotes, as '32.50'")
         texts = line.split()
-        wrong = f'{system} has {len(texts)} numbers for {len(columns)} columns'
+        wrong = f'{system} has {counted(len(texts), "number")} for {counted(len(columns), "column")}'
         check(len(texts) == len(columns), wrong, where, 'write – where a cell is empty')
         for column, text in zip(columns, texts, strict=True):
             if text not in ('–', '-', '—'):  # what papers print where they have no number

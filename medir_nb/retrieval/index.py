@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 import pandas as pd
+from ..core.console import counted
 from ..core.errors import boundary, check, typed_path
 from ..core.files import canonical, read_json
 from ..core.places import at_home
@@ -139,16 +140,16 @@ def fill_generation(
     before: Generation | None = None,  # whose vectors are copied
 ) -> dict:
     "Make passages, words and vectors; how many new texts were `encoded`, and how many stored before (`cached`)."
-    counted, about, place = {'encoded': 0, 'cached': 0}, generation.about, generation.place
+    sums, about, place = {'encoded': 0, 'cached': 0}, generation.about, generation.place
     if not len(generation):
-        return counted
+        return sums
     if generation.windows:
         records = passage_records(generation.corpus, generation.windows, about['language'])
         write_table(records, place / 'passages.arrow', Passages)
     for retriever in retrievers_of(generation.chain):
         counts = retriever.save(generation.plain_job, place, None if before is None else before.place, about['store'])
-        counted = {name: counted[name] + counts[name] for name in counted}
-    return counted
+        sums = {name: sums[name] + counts[name] for name in sums}
+    return sums
 
 # %% ../../nbs/04_retrieval/17_index.ipynb #353d6070
 _SENTENCE = PassageSplitter('sentences', 1)  # or a heading, or a row of a table
@@ -229,7 +230,8 @@ class Index(Generation):
 
     def __repr__(self):
         cut, number = f', passages {self.windows}' if self.windows else '', self.manifest['generation']
-        return f'Index({self.manifest["system"]!r}, {len(self):,} documents{cut}, generation {number})'
+        many = counted(len(self), 'document')
+        return f'Index({self.manifest["system"]!r}, {many}{cut}, generation {number})'
 
     def _found(self, questions: list[str], k: int, filters: dict, per_document: int = 1) -> tuple:
         "A run, and the passages by which its documents were found."

@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 import numpy as np
 import pandas as pd
+from ..core.console import counted
 from ..core.errors import MedirError, check
 from ..core.files import atomic_path
 from ..data.readers import text_lines, trec_cells
@@ -135,7 +136,7 @@ def read_run(path: str | Path) -> pd.DataFrame:
     rows = {}
     for line, where in text_lines(path):
         cells = trec_cells(line)
-        check(len(cells) == 6, f'{len(cells)} columns instead of 6', where, _MEND)
+        check(len(cells) == 6, f'{counted(len(cells), "column")} instead of 6', where, _MEND)
         check('\0' not in line, 'an id holds a NUL character', where, _MEND)
         query, _, doc, _, written, _ = cells
         try:

@@ -19,7 +19,7 @@ import pandas as pd
 from ..core.errors import boundary, check, nearest
 from ..core.files import atomic_path, fingerprint, lock, write_json
 from ..core.places import home
-from ..core.console import note, progress
+from ..core.console import counted, note, progress
 from ..core.settings import registry
 from ..data.corpus import Corpus, write_table
 from ..data.washing import Washing, washed_rows
@@ -265,7 +265,7 @@ def judged_lists(
         part = candidates[start : start + _QUERIES_AT_A_TIME]
         batch = [candidate for of_query in part for candidate in of_query]
         votes = list(judge(batch))
-        what = f'{len(votes):,} votes for {len(batch):,} candidates'
+        what = f'{counted(len(votes), "vote")} for {counted(len(batch), "candidate")}'
         check(len(votes) == len(batch), what, 'the judge', 'return a vote for each, None where there is none')
         votes = iter(votes)
         for of_query in part:

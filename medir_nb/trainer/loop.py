@@ -22,7 +22,7 @@ from ..core.errors import MedirError, cause_of, check, boundary
 from ..core.files import fingerprint, lock, atomic_folder, write_json
 from ..core.places import checkpoint_folder, checkpoint_record
 from ..core.settings import registry
-from ..core.console import note
+from ..core.console import counted, note
 from ..core.hardware import seed_everything, versions
 from ..generator.models import release_models, loaded_llm
 from .training_settings import processes_of, Settings, TRAINING_KINDS, TrainingKind, is_first
@@ -210,7 +210,8 @@ def plain_arguments(config: Settings, arguments: dict):
 def check_enough(config: Settings, rows: int):
     "Refuse data of less than one batch; say where the steps end within the warm-up."
     batch = config.batch_size
-    check(rows >= batch, f'{rows} lines are less than one batch of {batch}', config.data, 'lower batch_size')
+    what = f'{counted(rows, "line")}, less than one batch of {batch}'
+    check(rows >= batch, what, config.data, 'lower batch_size')
     batches = config.epochs * (rows // batch)
     steps = config.max_steps if config.max_steps > 0 else math.ceil(batches / config.accumulation)
     if not config.warmup_ratio and 0 < steps <= config.warmup_steps:

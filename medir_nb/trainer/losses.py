@@ -206,7 +206,9 @@ class _Contrast(torch.nn.Module):
 
 # %% ../../nbs/05_trainer/08_losses.ipynb #b9b8ec45
 class InfoNCE(CachedLossMixin, _Contrast):
-    "InfoNCE of columns query, hypothetical text if `hypothetical`, positive, negatives; `labels` mask known positives."
+    """InfoNCE of columns query, written text if `hypothetical`, positive, negatives; `labels` mask known positives.
+
+    `similarity`: cos or dot; `in_batch`, `cross_device`: whether the documents of other rows and processes count."""
 
     def __init__(
         self,
@@ -413,7 +415,9 @@ class _TowerAlignment(torch.nn.Module):
 
 # %% ../../nbs/05_trainer/08_losses.ipynb #780ed7e7
 class Alignment(CachedLossMixin, _TowerAlignment):
-    "The loss that aligns the towers of `model`: columns are query, documents, and these mirrored."
+    """The loss that aligns the towers of `model`: columns are query, documents, and these mirrored.
+
+    `contrastive_weight`, `distance_weight` weigh its parts; `in_batch` and `cross_device` are those of `InfoNCE`."""
 
     def forward(self, sentence_features, labels=None):
         for module in self.frozen:

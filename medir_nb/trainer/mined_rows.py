@@ -20,7 +20,7 @@ from ..core.errors import MedirError, boundary, check, nearest
 from ..core.files import atomic_path
 from ..core.places import follows_home
 from ..core.settings import registry
-from ..core.console import note
+from ..core.console import counted, note
 from ..core.commits import commit_of, git_folder
 from ..data.readers import first_value, json_lines, plain_id, plain_text
 from ..data.hub import hub_rows
@@ -51,8 +51,8 @@ class Mined:
         return iter(self.rows)
 
     def __repr__(self):
-        dropped = ''.join(f', {n:,} {what}' for what, n in self.stats.items() if n and what != 'kept')
-        return f'Mined({self.step}: {len(self):,} rows{dropped})'
+        text = counted(len(self), 'row') + ''.join(f', {n:,} {k}' for k, n in self.stats.items() if n and k != 'kept')
+        return f'Mined({self.step}: {text})'
 
     def frame(self, n: int = 5, width: int = 120) -> pd.DataFrame:
         "The first `n` rows with long texts cut to `width` characters."
@@ -261,7 +261,7 @@ def load_documents(
     rows = [row for number, row in numbered if chosen is None or number in chosen]
     read = counts.pop('read', 0)
     if published.get('git') and read != published['documents']:
-        note(f'{source} holds {read:,} documents where the registry has {published["documents"]:,}')
+        note(f'{source} holds {counted(read, "document")} where the registry has {published["documents"]:,}')
     check(rows, 'no document is left', source, 'name another corpus')
     counts['not sampled'] = max(usable, len(rows)) - len(rows)
     return mined_rows('documents', range(read), rows, counts)

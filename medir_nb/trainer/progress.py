@@ -15,7 +15,7 @@ from pathlib import Path
 from collections import Counter
 from ..core.errors import boundary
 from ..core.places import checkpoint_record
-from ..core.console import progress
+from ..core.console import counted, progress
 from ..core.files import write_json
 
 # %% ../../nbs/05_trainer/11_progress.ipynb #a6cf4351
@@ -52,7 +52,8 @@ class Trained:
 
     def __repr__(self):
         before = ' (trained before)' if self.reused else ''
-        return f'{self.folder.name}: {self.steps:,} steps, loss {self.loss:.4f}, {self.seconds:.0f} s{before}'
+        steps = counted(self.steps, 'step')
+        return f'{self.folder.name}: {steps}, loss {self.loss:.4f}, {self.seconds:.0f} s{before}'
 
 # %% ../../nbs/05_trainer/11_progress.ipynb #3d33bd8f
 def read_trained(folder: Path, reused: bool = False) -> Trained:

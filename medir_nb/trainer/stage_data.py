@@ -19,7 +19,7 @@ from ..core.errors import MedirError, check, nearest
 from ..core.files import file_fingerprint, fingerprint, read_json, write_json
 from ..core.places import slug
 from ..core.settings import registry
-from ..core.console import note
+from ..core.console import counted, note
 from ..data.registered import task_folder
 from ..data.text_pairs import PairSettings, has_words, PairFile, report_path, write_pairs, mixed_pairs
 from ..data.duplicates import Duplicates
@@ -72,7 +72,8 @@ class StageData:
     mined: Mined | None = None  # the rows of stage II
 
     def __repr__(self):
-        return f'StageData({self.path.name}: {self.rows:,} rows of {len(self.table)} sources)'
+        rows, sources = counted(self.rows, 'row'), counted(len(self.table), 'source')
+        return f'StageData({self.path.name}: {rows} of {sources})'
 
 # %% ../../nbs/05_trainer/20_stage_data.ipynb #59678ad6
 def _write_sources(data: PairData, places: dict[str, Path]) -> list[str]:

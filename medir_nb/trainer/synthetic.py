@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace, field
 from pathlib import Path
 from typing import Annotated, NamedTuple
 import pydantic
+from ..core.console import counted
 from ..core.errors import MedirError, check, boundary, nearest
 from ..core.settings import registry, read_yaml
 from ..core.files import fingerprint
@@ -70,7 +71,8 @@ class Usage:
     def __repr__(self):
         cost = 'no price on record' if self.dollars is None else f'${self.dollars:,.2f}'
         tokens = f'{self.prompt_tokens:,} prompt and {self.answer_tokens:,} answer tokens'
-        return f'{self.model}: {self.answers:,} answers, {self.asked:,} of them asked for now; {tokens}; {cost}'
+        answers = counted(self.answers, 'answer')
+        return f'{self.model}: {answers}, {self.asked:,} of them asked for now; {tokens}; {cost}'
 
 # %% ../../nbs/05_trainer/01_synthetic.ipynb #55f15f42
 MOST_REPEATED = 0.1  # share of answers that may repeat one of another row

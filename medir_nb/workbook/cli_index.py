@@ -406,6 +406,6 @@ def export_command(
     with waiting('export'):
         manifest = export_system(given, to, system, lang, dtype, device)
     files = [file for part in manifest['parts'] for file in [*part['files'], part.get('model')] if file]
-    cut = f', {manifest["texts"]:,} passages' if manifest['passages'] else ''
+    cut = f', {counted(manifest["texts"], "passage")}' if manifest['passages'] else ''
     many = f'{counted(manifest["documents"], "document")}{cut}'
     print(f'{to}: {manifest["system"]}, {many}; {", ".join(dict.fromkeys([*files, "ids.json", "task/"]))}')

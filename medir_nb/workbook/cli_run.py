@@ -15,7 +15,7 @@ from typer import Argument, Option
 from ..core.errors import check, MedirError
 from ..core.places import home
 from ..core.settings import parse_options, registry
-from ..core.console import note, redact
+from ..core.console import counted, note, redact
 from .find import batches
 from .keys import missing_results, status
 from .notebook_runs import run_notebook, RUN_NOTES
@@ -102,11 +102,11 @@ def _sum_line(rows: list[PlanRow]) -> str:
     for each in work:
         texts[each.kind] += each.texts or 0
     parts = [
-        f'{about}{texts["encode"]:,} texts to encode, ≈{sum(filter(None, tokens)):,} tokens{unknown}',
+        f'{about}{counted(texts["encode"], "text")} to encode, ≈{sum(filter(None, tokens)):,} tokens{unknown}',
         f'{sum(row.cells["stored"] for row in rows):,} stored',
-        f'{texts["write"]:,} texts to generate' if texts['write'] else '',
-        f'at most {texts["rank"]:,} lists to order' if texts['rank'] else '',
-        f'at most {texts["score pairs"]:,} pairs to score' if texts['score pairs'] else '',
+        f'{counted(texts["write"], "text")} to generate' if texts['write'] else '',
+        f'at most {counted(texts["rank"], "list")} to order' if texts['rank'] else '',
+        f'at most {counted(texts["score pairs"], "pair")} to score' if texts['score pairs'] else '',
     ]
     return '; '.join(filter(None, parts))
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 import numpy as np
 import pandas as pd
-from ..core.console import note_once
+from ..core.console import counted, note_once
 from ..core.errors import MedirError
 from ..core.settings import registry
 from ..core.network import without_network
@@ -286,7 +286,8 @@ def costs_table(costs):
 
     is_data = costs.work == 'fetch'
     rows = [row | {name: _figure(name, row[name]) for name in _FIGURES} for row in costs[~is_data].to_dict('records')]
-    data = [summed(costs[is_data], f'data of {is_data.sum()} tasks', 'fetch')] if is_data.any() else []
+    of_tasks = f'data of {counted(is_data.sum(), "task")}'
+    data = [summed(costs[is_data], of_tasks, 'fetch')] if is_data.any() else []
     return pd.DataFrame([*rows, *data, summed(costs, 'total')])
 
 # %% ../../nbs/11_workbook/07_plans.ipynb #f0089b3c
