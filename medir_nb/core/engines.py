@@ -123,7 +123,8 @@ class _Hands:
     "Workers of a cluster, and what each has in hand."
 
     def __init__(self, ray, needs: dict, count: int):
-        self.ray, self.actor, self.settings = ray, ray.remote(**needs)(_Actor), worker_settings()
+        self.ray, self.settings = ray, worker_settings()
+        self.actor = ray.remote(**needs, scheduling_strategy='SPREAD')(_Actor)
         self.waiting, self.lost, self.at_work = deque(), Counter(), {}  # answer → (worker, number of a shard)
         for _ in range(count):
             self.begin()
@@ -184,7 +185,6 @@ class RayEngine:
         count = min(self.workers or room, len(shards))
         check(count or not shards, f'no node of the cluster has {gpus:g} GPUs', '--gpus', 'ask for fewer')
         needs = {'num_cpus': 1, 'num_gpus': gpus or None, 'memory': int(memory * 2**30) or None}
-        needs |= {'scheduling_strategy': 'SPREAD'}
         if avoid:
             elsewhere = {'ray.io/node-id': f'!in({",".join(avoid)})'}
             needs |= {'label_selector': elsewhere, 'fallback_strategy': [{'label_selector': {}}]}
