@@ -101,7 +101,7 @@ def differing(notebook: Path) -> dict[str, tuple]:
 def main(names: list[str]):
     only_check = '--check' in names
     named = [Path(name) for name in names if name != '--check']
-    for notebook in named or sorted(NOTEBOOKS.glob('[0-9]*/[0-9]*.ipynb')):
+    for notebook in named or [NOTEBOOKS / 'index.ipynb', *sorted(NOTEBOOKS.glob('[0-9]*/[0-9]*.ipynb'))]:
         said = differing(notebook) or 'as stored' if only_check else f'{refresh(notebook)} outputs'
         print(f'{notebook.stem}: {said}', flush=True)
 
