@@ -751,8 +751,9 @@ def killed(name, run, check, tmp_path, most=6):
     start = time.monotonic()
     assert run(tmp_path / 'whole', None) == 0
     length, reference = time.monotonic() - start, check(tmp_path / 'whole', 0)
+    rounds = itertools.count()
     while done < KILLS[name]:
-        (folder := tmp_path / f'round{done}').mkdir(exist_ok=True)
+        (folder := tmp_path / f'round{next(rounds)}').mkdir()
         here = 0
         while here < most and done < KILLS[name]:
             status = run(folder, rng.uniform(0, 1.02 * length))

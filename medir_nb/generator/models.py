@@ -185,7 +185,7 @@ class _LoadedOnNeed:
 
 # %% ../../nbs/03_generator/05_models.ipynb #dfffedbd
 def _name_of(model: 'LLM', missing: dict) -> str:
-    "The generations that are `lacking`, in words."
+    "The generations that are `missing`, in words."
     first = next(iter(missing.values()))
     name = f'the generation of query {first.id!r} by {first.what or "a request"}({model.spec.name})'
     return name + (f' and {len(missing) - 1:,} more' if len(missing) > 1 else '')
@@ -225,7 +225,7 @@ class LLM(_LoadedOnNeed):
         return [stored[k] for k in keys]
 
     def _ask_and_store(self, missing: dict):
-        "Ask for the requests `lacking` (by key), and put every answer on the cassette as it comes in."
+        "Ask for the requests `missing` (by key), and put every answer on the cassette as it comes in."
         try:
             backend = self.backend
         except MedirError as e:

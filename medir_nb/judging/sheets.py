@@ -439,7 +439,7 @@ class AnnotationSession:
 
     @classmethod
     def open(cls, study: StudyFolder, annotator: str, **options):
-        "The open sheet of a person, or the next one; `how` of `write_sheet`."
+        "The open sheet of a person, or the next one; `options` of `write_sheet`."
         return cls(write_sheet(study, annotator, **options))
 
     def _is_done(self, i: int) -> bool:

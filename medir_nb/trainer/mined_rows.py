@@ -219,7 +219,7 @@ def text_mark(text: str) -> int:
 
 
 def _usable_rows(source: str, answers: set, counts: Counter):
-    "The documents that are kept, in their order; `met` counts those read and, by reason, those left out."
+    "The documents that are kept, in their order; `counts` has those read and, by reason, those left out."
     seen = set()
     for row in _document_rows(source):
         counts['read'] += 1

@@ -74,7 +74,7 @@ def is_store(source: str) -> bool:
 
 # %% ../../nbs/11_workbook/22_cli_shards.ipynb #a8f3d8f8
 def search_store(source: str, questions: list[str], file: Path | None, k: int, save: Path | None, rows: bool, **more):
-    "Ask a store; `how`: engine, workers, share, device, gpus, memory."
+    "Ask a store; `more`: engine, workers, share, device, gpus, memory."
     import pandas as pd
     from medir_nb import retrieval
     from medir_nb.data.corpus import Queries
