@@ -15,6 +15,7 @@ from medir_nb.core import MedirError, atomic_path, boundary, cause_of, lock, not
 from medir_nb.core import write_json
 from medir_nb.encoder import Encoder, encode_corpus, encoder_spec
 from medir_nb.evaluator import correlation, interval
+from medir_nb.evaluator.evaluation import found_of_exact
 from medir_nb.generator import LLM, llm_spec, Request, Sampling
 from medir_nb.generator.llm_services import _worker_request, chat_body
 from medir_nb.generator.local_llm import load_llm_tokenizer, rendered_prompt, weights_folder
@@ -1700,3 +1701,56 @@ def test_a_manifest_that_cannot_be_read_is_said_once(tmp_path, capfd):
     shutil.rmtree(tmp_path / 'i')
     with pytest.raises(MedirError):
         retrieval.promise(tmp_path / 'i', {'delete': ['0']})
+
+
+@pytest.mark.parametrize(
+    ('line', 'said'),
+    [
+        ('search {store} heart --system bm25', 'a store of shards has no --system; leave it out'),
+        ('search {store} heart --filter {{}} --text', 'has no --filter, --text; leave it out'),
+        ('search {beir} heart --system bm25 --save-run x.run', 'only a store of shards has --save-run; leave it out'),
+        ('search {beir} heart --system bm25 --shard 1/2 --gpus 1', 'only a store of shards has --shard, --gpus'),
+        ('copies {beir} --against {odd}', 'no row has a query, pos, doc or text; name a file of lines such as'),
+        (
+            'evaluate --run {run} --qrels {beir}/qrels/test.tsv --by length',
+            '--by needs the texts of a task; name a task',
+        ),
+        ('tune-fusion {beir} bm25 bm25(lucene) minilm --step 0.0001', '50,015,001 candidates; choose a larger step'),
+        (
+            'encode {beir} --system minilm(vectors=tokens) --to {new}',
+            'keeps one vector a text; leave vectors=tokens out',
+        ),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(line, said, beir, tmp_path, medir, fake_minilm):
+    places = {name: tmp_path / name for name in ('store', 'odd', 'run', 'new')}
+    write_lines(places['odd'].with_suffix('.jsonl'), ['{"a": 1}'])
+    places['odd'] = places['odd'].with_suffix('.jsonl')
+    places['run'].write_text('q1 Q0 d01 1 2.0 mine\n')
+    if '{store}' in line:
+        assert medir('encode', beir, '--system', 'minilm', '--to', places['store']).code == 0
+    ran = medir(*line.format(beir=beir, **places).split())
+    assert ran.code == 2 and said in ran.err and not Path('x.run').exists()
+
+
+def test_scores_keep_within_their_ends_and_a_system_named_twice_is_asked_once(beir, medir, fake_minilm):
+    lines = [
+        line for line in medir('tune-fusion', beir, 'bm25', 'minilm', '--folds', '2').out.splitlines() if '[' in line
+    ]
+    ends = [float(end) for line in lines[:2] for end in re.findall(r'[-\d.]+', line.partition('[')[2])]
+    assert len(ends) == 4 and all(0 <= end <= 1 for end in ends)
+    assert medir('stress', beir, 'bm25', 'bm25').code == 0
+
+
+def test_a_document_at_the_bound_is_found_whatever_its_last_digit():
+    exact = pd.DataFrame({'query_id': 'q', 'doc_id': ['a', 'b'], 'score': [0.5, -0.003655]})
+    other = exact.assign(score=exact.score - 6e-8)
+    assert found_of_exact(other, exact, 2).tolist() == [1.0]
+
+
+def test_what_a_plan_and_a_contract_leave_out_is_said(beir, medir):
+    planned = medir('plan', beir, '--system', 'bm25+rm3')
+    assert planned.code == 0 and 'Once per model' not in planned.out
+    assert 'the retriever alone, without its expansion' in medir('contract', 'bm25+rm3', beir).err
+    against = medir('copies', beir, '--against', beir / 'queries.jsonl')
+    assert against.code == 0 and 'queries are compared with none' in against.err

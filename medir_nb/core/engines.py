@@ -239,9 +239,7 @@ def work_off(
     for shard, outcome in list(failed.items())[:20]:
         note(f'{what}: shard {shard} failed on {outcome.node[:12] or "a worker"}: {outcome.error}')
     fix = 'mend the cause and run the same line again: the others are kept'
-    raise MedirError(
-        f'{len(left)} of {counted(len(shards), "shard")} failed: {", ".join(map(str, left[:20]))}', what, fix
-    )
+    raise MedirError(f'{len(left)} of {len(shards)} shards failed: {", ".join(map(str, left[:20]))}', what, fix)
 
 # %% ../../nbs/00_core/13_engines.ipynb #bd647c9d
 def run_on(engine, function, shard, **needs):

@@ -108,6 +108,8 @@ def plan_shards(
     columns: dict | None = None,  # id | title | text → its name in the files
 ) -> ShardStore:
     "The store of a corpus, begun where there is none."
+    is_one = encoder.spec.representation != 'multi_vector'
+    check(is_one, 'a store of shards keeps one vector a text', encoder.spec.name, 'leave vectors=tokens out')
     store, source = ShardStore(place), str(Path(source).absolute() if Path(source).exists() else source)
     key = fingerprint(encoder.pin().vector_key('document'), instruction)
     about = {'source': source, 'key': key, 'size': size, 'system': system or encoder.spec.name}

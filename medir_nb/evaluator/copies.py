@@ -10,8 +10,8 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 import pandas as pd
-from ..core.errors import checked
-from ..core.console import counted
+from ..core.errors import check, checked
+from ..core.console import counted, note
 from ..core.settings import registry
 from ..data.documents import Document
 from ..data.duplicates import Duplicates
@@ -24,7 +24,7 @@ from ..trainer.mined_rows import compared_text, read_rows
 from .comparison import compare
 from .score_frames import signed, with_interval
 from .scores import parse_measure, score_run, Scores
-from .statistics import interval
+from .statistics import interval, score_interval
 from .subgroup_scores import contributions
 
 # %% ../../nbs/06_evaluator/12_copies.ipynb #5c8751db
@@ -132,6 +132,11 @@ def find_copies(
     if not against:
         return copies
     rows = training_rows(against)
+    fields = {name for row in rows for name in row}
+    fix = 'name a file of lines such as {"query": …, "pos": […]}'
+    check(fields & {'query', 'pos', 'doc', 'text'}, 'no row has a query, pos, doc or text', against, fix)
+    if 'query' not in fields:
+        note(f'{against} holds documents alone: no row has a query, so queries are compared with none')
     hits = contamination([row for row in rows if 'query' in row], [task])
     return replace(copies, against=against, hits=hits, documents=documents_met(task.corpus, rows, near))
 
@@ -144,7 +149,7 @@ def _without(score: Scores, measure: str, left_out: list[str], what: str) -> dic
         return None
     unit, rest = score.groups(values.index), values.to_numpy(float)[kept]
     change = contributions(values.to_numpy(float), kept) * (1 - kept.mean())
-    own = interval(rest, pd.factorize(unit[kept])[0])
+    own = score_interval(rest, pd.factorize(unit[kept])[0])
     shift = change.mean(), *interval(change, unit)
     return _line(score, f'without {what}', measure, len(rest), (rest.mean(), *own), shift)
 

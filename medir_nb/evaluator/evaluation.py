@@ -21,7 +21,7 @@ from ..retrieval.chain import check_not_judged_by, check_system, row_label, scor
 from ..retrieval.chain import exact_twin, system_settings, with_max_tokens
 from ..retrieval.expressions import parse
 from ..retrieval.runs import first_ranks
-from .statistics import interval
+from .statistics import interval, score_interval
 from .scores import PAIR_MEASURES, parse_measure, Scores, distinct_measures, most_discarded, score_run
 
 # %% ../../nbs/06_evaluator/03_evaluation.ipynb #b2c920f8
@@ -57,7 +57,7 @@ def found_of_exact(run: pd.DataFrame, exact: pd.DataFrame, k: int) -> pd.Series:
     lowest = first.groupby('query_id', sort=False).score.min()
     head = first_ranks(run, k)
     bound = head.query_id.map(lowest)
-    as_good = head[head.score >= bound - _ROUNDED * bound.abs()]
+    as_good = head[head.score >= bound - _ROUNDED * bound.abs().clip(lower=1)]
     hits = as_good.groupby('query_id').size().reindex(lowest.index, fill_value=0)
     return (hits / first.groupby('query_id', sort=False).size()).clip(upper=1)
 
@@ -65,7 +65,7 @@ def found_of_exact(run: pd.DataFrame, exact: pd.DataFrame, k: int) -> pd.Series:
 def _beside_exact(scores: Scores, exact: Scores, k: int) -> dict:
     "Mean and interval of `recall@k` against the exact run, and of what each measure loses."
     recall = found_of_exact(scores.run, exact.run, k)
-    compared = {f'recall@{k}': (float(recall.mean()), *interval(recall.values, scores.groups(recall.index)))}
+    compared = {f'recall@{k}': (float(recall.mean()), *score_interval(recall.values, scores.groups(recall.index)))}
     for measure in scores.measures:
         lost = exact.values(measure) - scores.values(measure)
         lower_upper = interval(lost.values, scores.groups(lost.index))

@@ -7,6 +7,7 @@ __all__ = ['weight_grid', 'FusionTuning', 'tune_fusion']
 
 # %% ../../nbs/06_evaluator/06_fusion_weights.ipynb #39db6b93
 import itertools
+import math
 from dataclasses import dataclass
 import numpy as np
 import pandas as pd
@@ -16,7 +17,7 @@ from ..data.registered import load_task
 from ..retrieval import parse, search
 from ..retrieval.stages import COMBINATIONS, Fusion
 from .scores import per_query, without_discarded
-from .statistics import ends_text, group_index, interval
+from .statistics import ends_text, group_index, interval, score_interval
 
 # %% ../../nbs/06_evaluator/06_fusion_weights.ipynb #1a182eb4
 _MOST = 2000  # candidates
@@ -29,9 +30,10 @@ def weight_grid(
     "All weights of so many systems that are multiples of `step` and sum to 1, the most equal first."
     whole = round(1 / step) if 0 < step <= 1 else 0
     check(whole and abs(whole * step - 1) < 1e-9, f'the step {step} does not divide 1', None, 'choose 0.1, 0.2 or 0.25')
+    many = math.comb(whole + parts - 1, parts - 1)
+    check(many <= _MOST, f'{many:,} candidates', None, 'choose a larger step, or fewer systems')
     points = itertools.product(range(whole + 1), repeat=parts - 1)
     counts = [(*point, whole - sum(point)) for point in points if sum(point) <= whole]
-    check(len(counts) <= _MOST, f'{len(counts):,} candidates', None, 'choose a larger step, or fewer systems')
     return [tuple(round(n / whole, 6) for n in c) for c in sorted(counts, key=lambda c: (max(c) - min(c), c))]
 
 # %% ../../nbs/06_evaluator/06_fusion_weights.ipynb #81cd51c7
@@ -64,7 +66,10 @@ class FusionTuning:
     def rows(self) -> pd.DataFrame:
         "Mean and interval of tuned and equal weights, and of their difference."
         kinds = {'tuned, outer folds': self.tuned, 'equal weights': self.equal, 'difference': self.tuned - self.equal}
-        means = [(name, values.mean(), *interval(values.to_numpy(), self.group)) for name, values in kinds.items()]
+        means = []
+        for name, values in kinds.items():
+            ends = interval if name == 'difference' else score_interval
+            means.append((name, values.mean(), *ends(values.to_numpy(), self.group)))
         return pd.DataFrame(means, columns=['weights', self.measure, 'low', 'high'])
 
     def __str__(self):
@@ -73,8 +78,8 @@ class FusionTuning:
             f'{name}: {values.mean():.2f} ({values.min():.2f} to {values.max():.2f} over {len(values)} folds)'
             for name, values in self.weights.items()
         ]
-        counted = f'{self.measure} of {len(self.tuned)} queries in {self.group.max() + 1} independent groups'
-        return '\n'.join([self.expression, counted, *rows, *spread])
+        about = f'{self.measure} of {len(self.tuned)} queries in {self.group.max() + 1} independent groups'
+        return '\n'.join([self.expression, about, *rows, *spread])
 
 # %% ../../nbs/06_evaluator/06_fusion_weights.ipynb #9bcf9bf0
 def tune_fusion(

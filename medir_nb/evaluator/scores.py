@@ -17,7 +17,7 @@ from ..data.task import Task
 from ..data.ontology import overlap_oracle
 from ..data.registered import load_task
 from ..retrieval.runs import sort_run
-from .statistics import correlation, ends_text, group_index, interval
+from .statistics import correlation, ends_text, group_index, score_interval
 from .subgroup_scores import Subgroups, subgroups
 
 # %% ../../nbs/06_evaluator/02_scores.ipynb #fda4c30e
@@ -176,9 +176,7 @@ def _cell(scores: Scores, measure: str) -> tuple[float, float, float, int]:
         value, (low, high) = correlation(scores.pair_scores, scores.task.pairs.score, measure)
         return value, low, high, len(scores.pair_scores)
     by_query = scores.values(measure)
-    low, high = interval(by_query.values, scores.groups(by_query.index))
-    if by_query.between(0, 1).all():  # an interval by Student's t knows no ends
-        low, high = max(low, 0.0), min(high, 1.0)
+    low, high = score_interval(by_query.values, scores.groups(by_query.index))
     return float(by_query.mean()), low, high, len(by_query)
 
 # %% ../../nbs/06_evaluator/02_scores.ipynb #6e0338c5

@@ -205,7 +205,7 @@ def stress(
     **task_options,  # of `load_task`: split, limit, …
 ) -> Stress:
     "Ask `systems` the queries of `task` as they are and as each rule words them."
-    task, known = load_task(task, **task_options), registry('stress')
+    task, known, systems = load_task(task, **task_options), registry('stress'), list(dict.fromkeys(systems))
     check(task.kind != 'pairs', 'sentence pairs have no queries', task.name, 'name a task of retrieval')
     chosen, rules = kinds or list(known), perturbations(task.language, task.corpus, pairs, kinds)
     silent = {kind: _why_no_rule(known[kind], task.language) for kind in chosen if kind not in rules}

@@ -22,8 +22,8 @@ from ..data.text_pairs import word_spans
 from ..data.vocabularies import Vocabulary, vocabulary
 from ..retrieval.analyzers import analyze
 from ..retrieval.bm25 import word_analyzer
-from .statistics import ALPHA, difference_spread, ends_text, group_index, holm, interval
-from .statistics import smallest_difference
+from .statistics import ALPHA, difference_spread, ends_text, group_index, holm
+from .statistics import score_interval, smallest_difference
 
 # %% ../../nbs/06_evaluator/01_subgroup_scores.ipynb #c7124c0f
 LABELLERS = {}  # name → function from a task to query id → its label, or several
@@ -283,9 +283,7 @@ def subgroups(
     unit, scores, rows = group_index(values.index, task.groups), values.to_numpy(float), []
     for group in tested:
         inside = is_in[group].to_numpy()
-        own = interval(scores[inside], pd.factorize(unit[inside])[0])
-        if values.between(0, 1).all():  # an interval by Student's t knows no ends
-            own = np.clip(own, 0, 1)
+        own = score_interval(scores[inside], pd.factorize(unit[inside])[0])
         rows.append((group, inside.sum(), scores[inside].mean(), *own))
     beside = beside_rest(scores, is_in[tested].to_numpy(), unit)
     table = pd.DataFrame(rows, columns=['group', 'queries', 'value', 'low', 'high']).join(beside)

@@ -253,6 +253,7 @@ def evaluate_command(
 
     expressions, files, names = system or [], run or [], split_names(measures)
     _check_request(task, expressions, files, qrels, names or [], dtype)
+    check(task or not by, '--by needs the texts of a task', None, 'name a task or a folder, or leave --by out')
     loading = {'lang': lang, 'limit': limit, 'query_titles': query_titles or None, 'passages': passages}
     settings = {'dtype': dtype, 'device': device, 'keep_self': keep_self, 'max_tokens': max_tokens}
     done = _Done(json_file, save_run)

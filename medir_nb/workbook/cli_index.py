@@ -295,6 +295,12 @@ def _show_hits(questions: list[str], answers: list[list[dict]], wide: bool):
             print('nothing was found')
 
 # %% ../../nbs/11_workbook/23_cli_index.ipynb #38a5ea2c
+def _refuse(options: dict, what: str, source: str, fix: str):
+    "Refuse options that were given and would do nothing."
+    given = [name for name, value in options.items() if value]
+    check(not given, f'{what} {", ".join(given)}', source, fix)
+
+
 def search_command(
     source: Annotated[str, Argument(metavar='FOLDER', help=_SEARCHED)],
     questions: Annotated[list[str] | None, Argument(metavar='QUESTION', help='One or more, each in quotes.')] = None,
@@ -329,18 +335,16 @@ def search_command(
     with waiting('search'):
         from medir_nb.retrieval import parse_filter
 
+    own = {'--system': system, '--dtype': dtype, '--column': column, '--lang': lang, '--filter': filters}
+    own |= {'--per-document': per_document > 1, '--text': text}
+    of_store = {'--queries': queries, '--save-run': save_run, '--shard': shard}
+    of_store |= {'--engine': engine != 'local', '--workers': workers, '--gpus': gpus, '--memory': memory}
     if is_store(source):
-        by_engine = {
-            'engine': engine,
-            'workers': workers,
-            'share': shard,
-            'device': device,
-            'gpus': gpus,
-            'memory': memory,
-        }
-        search_store(source, questions, queries, k, save_run, rows, **by_engine)
+        _refuse(own, 'a store of shards has no', source, 'leave it out, or make an index: medir index')
+        by_engine = {'engine': engine, 'workers': workers, 'gpus': gpus, 'memory': memory}
+        search_store(source, questions, queries, k, save_run, rows, share=shard, device=device, **by_engine)
         return
-    check(not queries, 'a file of queries is for a store of shards', source, 'use medir evaluate, or --save-run there')
+    _refuse(of_store, 'only a store of shards has', source, 'leave it out, or use medir evaluate')
     options = {'dtype': dtype, 'device': device, 'columns': chosen_columns(column)}
     options |= {'filters': parse_filter(filters) if filters else None, 'per_document': per_document, 'whole': text}
     answers = _answers(source, questions, system, k, lang, **options)

@@ -24,7 +24,7 @@ def _show_catalogue(tables: dict, wide: bool, rows: bool):
         records = [frame.to_dict('records') for frame in tables.values()]
         print_rows(dict(zip(tables, records, strict=True)) if len(records) > 1 else records[0])
         return
-    for i, frame in enumerate(tables.values()):
+    for i, frame in enumerate(frame for frame in tables.values() if len(frame)):
         if i:
             print()
         show_table(frame, wide)
@@ -148,6 +148,8 @@ def contract_command(
         system = retrieval.parse(model)
         is_system = isinstance(system, retrieval.System)
         check(is_system, f'{model} has no encoding contract', None, 'name a retriever')
+        if system.expansion or system.reranker:
+            note('this is the contract of the retriever alone, without its expansion and reranker')
         print(retrieval.retriever_of(system).reads(retrieval.Job(data.load_task(task), dtype)))
 
 # %% ../../nbs/11_workbook/20_cli_show.ipynb #5c3ebe4f

@@ -60,8 +60,8 @@ def _counts_at_hand(text: str, task, alone: str, dtype: str | None = None) -> Sy
 
 # %% ../../nbs/11_workbook/06_grids.ipynb #3ed7b34f
 def _has_text(llm: str) -> bool:
-    "Whether what a language model would write was published by authors, or lies in a reader's file."
-    return '@' in llm or llm.startswith('file:')
+    "Whether what a language model would write was published by authors, or lies in a reader's file, or none writes."
+    return not llm or '@' in llm or llm.startswith('file:')
 
 # %% ../../nbs/11_workbook/06_grids.ipynb #2184d8a8
 def registry_counts(
@@ -245,7 +245,7 @@ def notebook_grids(notebook: str, parameters: dict) -> list[tuple[list[str], lis
         if grid.paper:  # those of its tasks that $MEDIR_DATA holds
             tasks = [name for name, row in rows.items() if row.get('paper') == grid.paper and task_folder(name)]
         else:
-            tasks = _listed(parameter_value(parameters, grid.tasks))
+            tasks = [os.path.expandvars(name) for name in _listed(parameter_value(parameters, grid.tasks))]
         if grid.expansion:
             systems = _expanded_systems(grid.expansion, parameters)
         else:
