@@ -1723,9 +1723,8 @@ def test_a_manifest_that_cannot_be_read_is_said_once(tmp_path, capfd):
     ],
 )
 def test_an_option_that_would_do_nothing_is_refused(line, said, beir, tmp_path, medir, fake_minilm):
-    places = {name: tmp_path / name for name in ('store', 'odd', 'run', 'new')}
-    write_lines(places['odd'].with_suffix('.jsonl'), ['{"a": 1}'])
-    places['odd'] = places['odd'].with_suffix('.jsonl')
+    places = {name: tmp_path / name for name in ('store', 'run', 'new')}
+    places['odd'] = write_lines(tmp_path / 'odd.jsonl', ['{"a": 1}'])
     places['run'].write_text('q1 Q0 d01 1 2.0 mine\n')
     if '{store}' in line:
         assert medir('encode', beir, '--system', 'minilm', '--to', places['store']).code == 0

@@ -74,7 +74,7 @@ def interval(
 
 
 def score_interval(values, group=None) -> tuple[float, float]:
-    "`interval` of scores; a mean of those from 0 to 1 is in there, which Student's t does not know."
+    "`interval` of scores, cut at 0 and 1 where all of them lie between: Student's t knows no ends."
     low, high = interval(values, group)
     within = np.array_equal(values, np.clip(values, 0, 1))
     return (max(low, 0.0), min(high, 1.0)) if within else (low, high)

@@ -60,7 +60,7 @@ def _counts_at_hand(text: str, task, alone: str, dtype: str | None = None) -> Sy
 
 # %% ../../nbs/11_workbook/06_grids.ipynb #3ed7b34f
 def _has_text(llm: str) -> bool:
-    "Whether what a language model would write was published by authors, or lies in a reader's file, or none writes."
+    "Whether no language model has to write: none is named, authors published its texts, or a reader's file has them."
     return not llm or '@' in llm or llm.startswith('file:')
 
 # %% ../../nbs/11_workbook/06_grids.ipynb #2184d8a8
